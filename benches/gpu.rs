@@ -23,6 +23,7 @@ use runner_compute::gpu::Gpu;
 use runner_compute::kernels::attention::{AttentionMasks, AttentionShape};
 use runner_compute::kernels::cpu::dropout::DropoutMask;
 use runner_compute::kernels::cuda;
+use runner_compute::kernels::loss::LossOptions;
 use runner_compute::kernels::pointwise::Rope;
 use runner_compute::optim::{self, UpdateInputs};
 use runner_spec::experiment::Activation;
@@ -315,7 +316,7 @@ fn embeddings(bench: &Bench<'_>, s: &Shape, dy: &Tensor) -> Result<()> {
     let targets = ids;
     let logits = gpu.zeros(DType::BF16, (rows, s.vocab))?;
     bench.row("cross-entropy and gradient", &Floor::Bytes(4 * rows * s.vocab), &mut || {
-        cuda::loss::cross_entropy(&logits, &targets, Some(1e-4), None).map(|_| ())
+        cuda::loss::cross_entropy(&logits, &targets, Some(1e-4), LossOptions::default()).map(|_| ())
     })
 }
 

@@ -176,7 +176,10 @@ impl Kernels {
         });
         let logits = self.tensor((rows, VOCAB));
         self.add("cross-entropy and its gradient", passes(rows * VOCAB, 2), move || {
-            loss::cross_entropy(&logits, &targets, None, Some(1e-3), None).unwrap().read().unwrap();
+            loss::cross_entropy(&logits, &targets, None, Some(1e-3), loss::LossOptions::default())
+                .unwrap()
+                .read()
+                .unwrap();
         });
     }
 

@@ -26,7 +26,7 @@ use runner_spec::event::{Event, ObserveError, WatchedMemory};
 use runner_spec::experiment::{Activation, Family, NormPlace, Recompute};
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::parts::Buffer;
-use runner_spec::model::{Decoder, ModelOptions, ModelSpec, parameters};
+use runner_spec::model::{Decoder, ModelOptions, ModelSpec, QkNorm, parameters};
 use runner_spec::plan::MemoryCategory;
 use runner_spec::plan::{Plan, RankPlan};
 use runner_threads::heap::{peak_bytes, restart_peak};
@@ -284,8 +284,20 @@ fn every_part_keeps_and_holds_what_it_declares() {
     let encoder = ModelOptions { mlp_dropout: 0.1, final_norm: false, head_bias: true, ..relu.clone() };
     let dropout = ModelSpec { dropout: 0.1, ..gpt2(encoder) };
     let grouped = ModelSpec { kv_heads: 1, ..sizes(Family::Llama) };
-    let models =
-        [gpt2(ModelOptions::default()), gpt2(post), gpt2(relu), gpt2(relu2), dropout, sizes(Family::Llama), grouped];
+    let llama = |options| ModelSpec { options, ..sizes(Family::Llama) };
+    let output = ModelOptions { norm: NormPlace::Output, qk_norm: QkNorm::Width, ..ModelOptions::default() };
+    let both = ModelOptions { norm: NormPlace::Both, qk_norm: QkNorm::Head, head_dim: Some(48), ..output.clone() };
+    let models = [
+        gpt2(ModelOptions::default()),
+        gpt2(post),
+        gpt2(relu),
+        gpt2(relu2),
+        dropout,
+        sizes(Family::Llama),
+        grouped,
+        llama(output),
+        llama(both),
+    ];
     // One pool for all models: threads of a pool that was dropped free their buffers later.
     let pool = runner_threads::threads::thread_pool(1).unwrap();
     let mut wrong = Vec::new();

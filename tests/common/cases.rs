@@ -5,6 +5,7 @@
 
 use candle_core::Tensor;
 use runner_compute::kernels::embedding::sinusoids;
+use runner_compute::kernels::loss::LossOptions;
 use runner_compute::kernels::pointwise::Rope;
 use runner_compute::model::{Model, Params};
 use runner_compute::nn::{
@@ -313,10 +314,10 @@ fn attention(
     case(name, layer, attention_specs(heads, kv_heads, hd, theta.is_some()), heads * hd, mb)
 }
 
-/// Each case with a causal mask and without; windows.
+/// Each case with a causal mask and without; windows and documents.
 pub fn attentions() -> Vec<Case> {
     let causal = causal_attentions().into_iter();
-    causal.chain(causal_attentions().into_iter().map(without_causal_mask)).chain(windows()).collect()
+    causal.chain(causal_attentions().into_iter().map(without_causal_mask)).chain(windows()).chain(documents()).collect()
 }
 
 /// Padding and windows leave each query a key: what no query sees has a softmax of its own in the oracle.
@@ -331,6 +332,24 @@ fn windows() -> Vec<Case> {
     .into_iter()
     .map(|(case, keys)| with_mask(case, Mask::Window(keys), &format!("a window of {keys} keys")))
     .collect()
+}
+
+fn documents() -> Vec<Case> {
+    let tokens = |name: &str, drop, mb| attention(name, (4, 2, 4), Some(50.0), drop, mb);
+    let starts = |starts: &[u32], seq: u32| -> Vec<u32> {
+        (0..seq).filter_map(|at| starts.iter().copied().filter(|&start| start <= at).max()).collect()
+    };
+    let long = [starts(&[0, 3, 64, 70], 130), starts(&[0, 40, 129], 130)].concat();
+    let short = [starts(&[0, 1, 4], 6), starts(&[0], 6)].concat();
+    vec![
+        tokens("attention with dropout within documents", 0.3, batch(2, 6, 9).with_documents(&short).unwrap()),
+        tokens("attention over tiles within documents", 0.0, batch(2, 130, 9).with_documents(&long).unwrap()),
+        with_mask(
+            tokens("attention over tiles within documents", 0.0, batch(2, 130, 9).with_documents(&long).unwrap()),
+            Mask::Window(10),
+            "a window of 10 keys",
+        ),
+    ]
 }
 
 fn without_causal_mask(case: Case) -> Case {
@@ -457,6 +476,7 @@ pub fn embeddings() -> Vec<Case> {
                     "fixed" => Positions::Fixed(sinusoids(9, 67, &params.flat).unwrap()),
                     _ => Positions::None,
                 },
+                norm: None,
                 dropout: DropoutSite::new(1, "embedding", p),
             })
         };
@@ -476,14 +496,15 @@ pub fn heads() -> Vec<Case> {
     let project = |p: &Params| Linear { weight: index(p, "head"), stacked: 1, bias: None };
     let layer = |p: &Params| {
         let norm = Norm { gain: index(p, "norm").into(), bias: Some(index(p, "bias").into()), eps: 1e-5 };
-        Layer::Head(Head { norm: Some(norm), project: project(p), softcap: None })
+        Layer::Head(Head { norm: Some(norm), project: project(p), loss: LossOptions::default() })
     };
-    let bare = |p: &Params| Layer::Head(Head { norm: None, project: single(p, "head", true), softcap: None });
+    let bare =
+        |p: &Params| Layer::Head(Head { norm: None, project: single(p, "head", true), loss: LossOptions::default() });
     let rms = |p: &Params| {
         Layer::Head(Head {
             norm: Some(Norm { gain: index(p, "norm").into(), bias: None, eps: 1e-5 }),
             project: project(p),
-            softcap: None,
+            loss: LossOptions::default(),
         })
     };
     let specs = vec![spec("norm", &[6]), spec("bias", &[6]), spec("head", &[11, 6])];

@@ -83,6 +83,21 @@ pub const LAYOUTS: [(&str, &str); 16] = [
 pub const ENCODER: &str = "family: gpt2, norm: post, activation: relu, positions: sinusoidal, embedding_scale: true, \
      head_bias: true, final_norm: false, tie_embeddings: false, init: {pytorch: {embedding: 0.1}}";
 
+/// Models that have, together, every option of recent ones.
+pub const RECENT: [(&str, &str); 2] = [
+    (
+        "both norms, windows, caps",
+        "family: llama, kv_heads: 1, tie_embeddings: true, norm: both, norm_gain: one_plus_weight, head_dim: 6, qk_norm: head, \
+         activation: gelu, embedding_scale: true, embedding_norm: true, logit_softcap: 5, z_loss: 0.001, attention_scale: 0.5, \
+         pattern: [{window: 3, rope_theta: 50}, {}]",
+    ),
+    (
+        "norms of outputs, layers of one part",
+        "family: llama, kv_heads: 1, norm: output, qk_norm: width, biases: attention, gated: false, activation: relu2, \
+         rope_fraction: 0.5, rope_scaling: {linear: {factor: 2}}, pattern: [{}, {mlp: false}, {attention: false}, {rope: false}]",
+    ),
+];
+
 pub const MODELS: [(&str, &str); 6] = [
     ("gpt2, tied", "family: gpt2, dropout: 0.0"),
     ("gpt2, tied, dropout", "family: gpt2, dropout: 0.1"),

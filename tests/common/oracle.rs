@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 use candle_core::{D, Tensor};
+use runner_compute::kernels::loss::LossOptions;
 use runner_compute::model::Params;
 use runner_compute::nn::{
     Attention, DropoutSite, Embedding, Head, LayerPart, Linear, MicroBatch, Mlp, Norm, NormVector, Positions, QkNorm,
@@ -131,6 +132,14 @@ pub fn attention(a: &Attention, rotary: Option<Rotary>, params: &Params, x: &Ten
     };
     let hidden: Vec<f64> = (0..seq * seq).map(|n| if sees(n / seq, n % seq) { 0.0 } else { -1e30 }).collect();
     scores = scores.broadcast_add(&Tensor::from_vec(hidden, (seq, seq), x.device()).unwrap()).unwrap();
+    if let Some(documents) = &mb.documents {
+        let unseen = documents
+            .host
+            .iter()
+            .flat_map(|&start| (0..seq).map(move |key| if key < start as usize { -1e30 } else { 0.0 }));
+        let unseen = Tensor::from_vec(unseen.collect::<Vec<f64>>(), (batch, 1, seq, seq), x.device()).unwrap();
+        scores = scores.broadcast_add(&unseen).unwrap();
+    }
     if let Some(filled) = &mb.valid_lengths {
         let beyond = filled.host.iter().flat_map(|&n| (0..seq).map(move |key| if key < n { 0.0 } else { -1e30 }));
         let beyond = Tensor::from_vec(beyond.collect::<Vec<f64>>(), (batch, 1, 1, seq), x.device()).unwrap();
@@ -201,6 +210,9 @@ pub fn embedding(e: &Embedding, params: &Params, mb: &MicroBatch) -> Tensor {
             x = (x + Tensor::from_vec(waves, (mb.batch * mb.seq, d), table.device()).unwrap()).unwrap();
         }
     }
+    if let Some(n) = &e.norm {
+        x = norm(n, params, &x);
+    }
     dropout(&e.dropout, mb, &x)
 }
 
@@ -210,7 +222,7 @@ pub fn head(h: &Head, params: &Params, x: &Tensor) -> Tensor {
         Some(n) => linear(&h.project, params, &norm(n, params, x)),
         None => linear(&h.project, params, x),
     };
-    h.softcap.map_or(logits.clone(), |cap| ((logits / cap).unwrap().tanh().unwrap() * cap).unwrap())
+    h.loss.cap.map_or(logits.clone(), |cap| ((logits / cap).unwrap().tanh().unwrap() * cap).unwrap())
 }
 
 /// A transformer layer: each part with its norms, one after the other.
@@ -270,7 +282,10 @@ pub fn model(spec: &ModelSpec, params: &Params, mb: &MicroBatch) -> Tensor {
     };
     let tokens = at(&format!("{table}.weight"));
     let scale = variant.embedding_scale.then(|| (spec.d_model as f64).sqrt());
-    let mut x = embedding(&Embedding { tokens, scale, positions, dropout: off }, params, mb);
+    let norm = variant
+        .embedding_norm
+        .then(|| normed(if gpt2 { "transformer.wte_norm" } else { "model.embed_norm" }.into(), gpt2, spec.d_model));
+    let mut x = embedding(&Embedding { tokens, scale, positions, norm, dropout: off }, params, mb);
     let listed: Vec<&LayerOptions> =
         variant.pattern.iter().flat_map(|layer| std::iter::repeat_n(layer, layer.layers)).collect();
     let plain = LayerOptions::default();
@@ -284,11 +299,13 @@ pub fn model(spec: &ModelSpec, params: &Params, mb: &MicroBatch) -> Tensor {
             runner_spec::model::QkNorm::Width => Some([heads.out_width(), heads.kv * heads.width]),
             _ => Some([heads.width; 2]),
         };
-        let qk_norm = qk_width.map(|widths| QkNorm {
-            norms: [("q_norm", widths[0]), ("k_norm", widths[1])]
-                .map(|(name, width)| (normed(format!("{p}.{attn}.{name}"), false, width), width)),
-            rotates_first: variant.qk_norm == runner_spec::model::QkNorm::HeadAfterRope,
-        });
+        let qk_norm = || {
+            qk_width.map(|widths| QkNorm {
+                norms: [("q_norm", widths[0]), ("k_norm", widths[1])]
+                    .map(|(name, width)| (normed(format!("{p}.{attn}.{name}"), false, width), width)),
+                rotates_first: variant.qk_norm == runner_spec::model::QkNorm::HeadAfterRope,
+            })
+        };
         let attention = || {
             LayerPart::Attention(Box::new(Attention {
                 qkv: Linear {
@@ -302,7 +319,7 @@ pub fn model(spec: &ModelSpec, params: &Params, mb: &MicroBatch) -> Tensor {
                     None => variant.mask,
                 },
                 scale: variant.attention_scale.unwrap_or(1.0 / (heads.width as f64).sqrt()),
-                qk_norm,
+                qk_norm: qk_norm(),
                 rope: None,
                 dropout: off,
             }))
@@ -314,14 +331,16 @@ pub fn model(spec: &ModelSpec, params: &Params, mb: &MicroBatch) -> Tensor {
             (false, true) => ("gate_proj", "down_proj"),
             (false, false) => ("up_proj", "down_proj"),
         };
-        let up = one(format!("{p}.mlp.{up}"), biases == Biases::All);
-        let down = one(format!("{p}.mlp.{down}"), biases == Biases::All);
-        let mlp = match gated {
-            true => {
-                let gate_up = Linear { stacked: if gpt2 { 1 } else { 2 }, ..up };
-                Mlp::Gated { gate_up, activation, dropout: off, down }
+        let mlp = || {
+            let up = one(format!("{p}.mlp.{up}"), biases == Biases::All);
+            let down = one(format!("{p}.mlp.{down}"), biases == Biases::All);
+            match gated {
+                true => {
+                    let gate_up = Linear { stacked: if gpt2 { 1 } else { 2 }, ..up };
+                    Mlp::Gated { gate_up, activation, dropout: off, down }
+                }
+                false => Mlp::Plain { up, activation, dropout: off, down },
             }
-            false => Mlp::Plain { up, activation, dropout: off, down },
         };
         let name = |gpt2_name: &str, llama_name: &str| Some(if gpt2 { gpt2_name } else { llama_name }.to_owned());
         let [first, second] = match variant.norm {
@@ -341,7 +360,7 @@ pub fn model(spec: &ModelSpec, params: &Params, mb: &MicroBatch) -> Tensor {
             Sublayer { before: norm(before), part, after: norm(after), dropout: off }
         };
         let sublayers = options.attention.then(|| sublayer(first, attention())).into_iter();
-        let sublayers = sublayers.chain(options.mlp.then(|| sublayer(second, LayerPart::Mlp(mlp)))).collect();
+        let sublayers = sublayers.chain(options.mlp.then(|| sublayer(second, LayerPart::Mlp(mlp())))).collect();
         let l = TransformerLayer { norm_place: variant.norm, sublayers, recompute: Recompute::None };
         let dims = variant.rope_fraction.map_or(heads.width, |part| (heads.width as f64 * part) as usize / 2 * 2);
         let rotary = (!gpt2 && options.rope).then(|| Rotary {
@@ -358,7 +377,7 @@ pub fn model(spec: &ModelSpec, params: &Params, mb: &MicroBatch) -> Tensor {
     let bias = variant.head_bias.then(|| at("lm_head.bias"));
     let project = Linear { bias, ..one(project.into(), false) };
     let norm = variant.final_norm.then(|| normed(last.into(), gpt2, spec.d_model));
-    head(&Head { norm, project, softcap: variant.logit_softcap }, params, &x)
+    head(&Head { norm, project, loss: LossOptions { cap: variant.logit_softcap, z: 0.0 } }, params, &x)
 }
 
 /// scale · Σ (logsumexp − logit of the target), over targets that are not ignored.

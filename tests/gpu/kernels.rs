@@ -4,6 +4,7 @@
 use candle_core::{DType, Result, Tensor};
 use runner_compute::kernels::Gradient;
 use runner_compute::kernels::cpu::dropout::DropoutMask;
+use runner_compute::kernels::loss::LossOptions;
 use runner_compute::kernels::pointwise::Rope;
 use runner_compute::kernels::{embedding, loss, matmul, norm, optimizer, pointwise, storage};
 use runner_compute::optim::{self, UpdateInputs};
@@ -255,8 +256,9 @@ fn rotary_embedding_agrees_with_the_cpus() {
 #[test]
 fn cross_entropy_and_its_gradient_agree_with_the_cpus() {
     let sizes = [(1, 2), (3, 5), (5, 1000), (3, 50_257), (2, 50_304)];
-    for ((rows, vocab), cap) in sizes.into_iter().flat_map(|size| [(size, None), (size, Some(2.0))]) {
-        compare(&format!("cross-entropy of {rows} x {vocab}, capped at {cap:?}"), |side| {
+    let options = [LossOptions::default(), LossOptions { cap: Some(2.0), z: 0.0 }, LossOptions { cap: None, z: 0.01 }];
+    for ((rows, vocab), options) in sizes.into_iter().flat_map(|size| options.map(|options| (size, options))) {
+        compare(&format!("cross-entropy of {rows} x {vocab}, {options:?}"), |side| {
             let targets: Vec<u32> = (0..rows)
                 .map(|r| {
                     if r % 3 == 1 {
@@ -267,8 +269,8 @@ fn cross_entropy_and_its_gradient_agree_with_the_cpus() {
                 })
                 .collect();
             let (logits, kept) = (side.activations(1, &[rows, vocab]), side.activations(1, &[rows, vocab]));
-            let losses = loss::cross_entropy(&logits, &targets, None, Some(0.125), cap)?.read()?;
-            let again = loss::cross_entropy(&kept, &targets, None, None, cap)?.read()?;
+            let losses = loss::cross_entropy(&logits, &targets, None, Some(0.125), options)?.read()?;
+            let again = loss::cross_entropy(&kept, &targets, None, None, options)?.read()?;
             assert_eq!(losses, again, "with and without a gradient");
             let sum = if side.is_gpu() {
                 let there = side.exactly(&losses, &[rows]);
@@ -303,7 +305,8 @@ fn rows_with_gaps_agree_with_the_cpus() {
                 assert_eq!(product.stride()[0] % 8, 0, "aligned rows");
             }
             matmul::linear_backward_weight(&dw, &dy, &x, true)?;
-            let losses = loss::cross_entropy(&logits, &ids(rows, vocab), None, Some(0.125), None)?.read()?;
+            let losses =
+                loss::cross_entropy(&logits, &ids(rows, vocab), None, Some(0.125), LossOptions::default())?.read()?;
             let losses = Tensor::from_slice(&losses, rows, &candle_core::Device::Cpu)?;
             Ok(vec![
                 Out::stored("logits", &product, inner),

@@ -89,11 +89,7 @@ fn impossible_configurations_are_explained() {
             "\"rope_type\": \"dynamic\"",
             "unsupported rope type \"dynamic\" in `rope_parameters`",
         ),
-        (
-            "\"rope_type\": \"default\"",
-            "\"rope_type\": \"llama3\"",
-            "`rope_parameters.factor` is missing",
-        ),
+        ("\"rope_type\": \"default\"", "\"rope_type\": \"llama3\"", "`rope_parameters.factor` is missing"),
         (
             "\"rope_type\": \"default\"",
             "\"partial_rotary_factor\": 0.5",
@@ -117,7 +113,11 @@ fn impossible_configurations_are_explained() {
         ),
         ("\"head_dim\": 4", "\"head_dim\": 8", "q_proj.weight must have the shape [32, 16]"),
         ("\"attention_bias\": false", "\"attention_bias\": true", "tensor model.layers.0.self_attn.q_proj.bias"),
-        ("\"mlp_bias\": false", "\"mlp_bias\": true", "`mlp_bias: true` without `attention_bias: true` is not supported"),
+        (
+            "\"mlp_bias\": false",
+            "\"mlp_bias\": true",
+            "`mlp_bias: true` without `attention_bias: true` is not supported",
+        ),
         ("\"hidden_act\": \"silu\"", "\"hidden_act\": \"gelu\"", "unsupported `hidden_act` \"gelu\""),
         ("\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3", "must be a multiple of the 3 key-value heads"),
         ("\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true", "set `tie_word_embeddings` to false there"),

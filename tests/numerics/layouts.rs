@@ -4,8 +4,8 @@
 use std::sync::atomic::AtomicBool;
 
 use crate::common::layouts::{
-    ENCODER, LAYOUTS, LayoutCase, MODELS, ObservedRun, layout_case, layout_case_of_epochs, layout_case_with_mask, run,
-    weights,
+    ENCODER, LAYOUTS, LayoutCase, MODELS, ObservedRun, RECENT, layout_case, layout_case_of_epochs,
+    layout_case_with_mask, run, weights,
 };
 use candle_core::{DType, Device, Tensor};
 use runner_compute::state::TrainState;
@@ -164,6 +164,13 @@ fn encoder_layers_with_dropout_train_alike_under_every_layout() {
 
 /// Layouts that differ in kind.
 const KINDS: [usize; 6] = [0, 1, 3, 5, 13, 15];
+
+#[test]
+fn recent_parts_train_alike_under_every_kind_of_layout() {
+    for (name, model) in RECENT {
+        agree_among(name, &KINDS.map(|kind| LAYOUTS[kind]), |layout| layout_case(model, layout, STEPS));
+    }
+}
 
 /// Losses and weights are the same to the bit whether attention sees padding or not: in the forward no token that counts
 /// comes behind padding, and in the backward what padding adds to sums is 0 times something finite. That the mask is there

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::common::layouts::{ENCODER, LayoutCase, MODELS, ObservedRun, layout_case, run, run_from, weights};
+use crate::common::layouts::{ENCODER, LayoutCase, MODELS, ObservedRun, RECENT, layout_case, run, run_from, weights};
 use candle_core::DType;
 use runner_executor::initial_state;
 
@@ -65,6 +65,12 @@ fn sharded_lion_has_the_bits_of_a_whole_one() {
 fn sharded_tied_embeddings_and_encoder_layers_have_the_bits_of_whole_ones() {
     same_bits(MODELS[4].1, 3, "");
     same_bits(&format!("{ENCODER}, dropout: 0.1, mlp_dropout: 0.1"), 2, "");
+}
+
+#[test]
+fn sharded_recent_parts_have_the_bits_of_whole_ones() {
+    same_bits(RECENT[0].1, 2, "");
+    same_bits(RECENT[1].1, 3, "precision: bf16");
 }
 
 #[test]

@@ -184,6 +184,12 @@ pub(crate) struct RawModel {
     /// Logits z become c·tanh(z/c) with this c. Default: null, no cap.
     #[schemars(range(max = 1e6), extend("exclusiveMinimum" = 0))]
     pub(crate) logit_softcap: Option<f64>,
+    /// Adds this number times log²Σexp(logits) to the training loss, which keeps logits small (OLMo: 1e-5). Reported losses do not contain it.
+    /// Default: 0.
+    #[schemars(range(min = 0, max = 1))]
+    pub(crate) z_loss: Option<f64>,
+    /// True for a norm of the embedding, after positions and before dropout, of the kind that the layers have. Default: false.
+    pub(crate) embedding_norm: Option<bool>,
     /// Layers that differ: a list of layers from the first one on, which is repeated. Each entry has what its layers have instead of the
     /// model's own values. Gemma 3: `[{layers: 5, window: 512, rope_theta: 10000}, {}]`. Default: all layers are alike.
     #[schemars(length(min = 1, max = 10_000))]

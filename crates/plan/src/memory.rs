@@ -148,7 +148,7 @@ pub fn estimate(
         table("sinusoidal positions", spec.d_model);
     }
     for rotary in decoder.rotary_tables(program.chunks.iter().map(|chunk| chunk.range())) {
-        table("rotary positions", rotary.head_dim);
+        table("rotary positions", rotary.dims);
     }
     if program.device == Device::Cpu {
         // The replicas of dp are threads of the command's process. Otherwise the command starts a process for each of several ranks. Under a
@@ -259,8 +259,10 @@ fn embedding_backward(program: &Program, sizes: &Sizes, saved: u64, sum: u64) ->
     let freed = layers.fold(0, |sum: u64, (layer, times)| {
         sum.saturating_add((times as u64).saturating_mul(sizes.total(&layer.kept(program.recompute))))
     });
+    // A norm's input and output are computed again.
+    let tensors = if decoder.embedding.norm.is_some() { 4 } else { 1 };
     let gradient = sizes.positions.saturating_mul(spec.d_model as u64).saturating_mul(sizes.element);
-    saved.saturating_sub(freed).saturating_add(gradient).saturating_add(sum)
+    saved.saturating_sub(freed).saturating_add(tensors * gradient).saturating_add(sum)
 }
 
 /// Messages that wait for this rank, and the pieces in which gradients are summed.

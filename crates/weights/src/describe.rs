@@ -62,7 +62,7 @@ fn described(config: &HfConfig<'_>) -> Result<DescribedModel, WeightsError> {
         );
     }
     let types = std::iter::once(gpt2::MODEL_TYPE).chain(llama::CLASSES.iter().map(|class| class.model_type));
-    let types = || list(&types.clone().map(|name| format!("`{name}`")).collect::<Vec<_>>(), "or");
+    let types = || list(&types.clone().collect::<Vec<_>>(), "or");
     let Some(name) = config.text(MODEL_TYPE)? else {
         return Err(config.wrong(format!("`model_type` is missing; it must be {}", types())));
     };

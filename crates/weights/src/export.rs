@@ -19,13 +19,15 @@ pub type WeightSource<'a> =
     &'a mut dyn FnMut(&mut dyn FnMut(u64, &[u8]) -> Result<(), WeightsError>) -> Result<u64, CommandError>;
 
 /// The files of an export that are in place.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct WrittenFiles {
     pub files: Vec<PathBuf>,
     /// The size of all files.
     pub bytes: u64,
     /// The step of the checkpoint.
     pub step: u64,
+    /// The largest difference between logits of the files and of the run, relative to the largest logit, if they were compared.
+    pub logit_difference: Option<f64>,
     /// Notes about files that could not be written, with the reason.
     pub notes: Vec<String>,
 }
@@ -72,7 +74,7 @@ pub(super) fn write_file(
     let bytes = output.as_file().metadata().map_err(WeightsError::io(to))?.len();
     // Another process may have been faster.
     output.finish().map_err(io_or_exists)?;
-    Ok(WrittenFiles { files: vec![to.to_owned()], bytes, step, notes: Vec::new() })
+    Ok(WrittenFiles { files: vec![to.to_owned()], bytes, step, logit_difference: None, notes: Vec::new() })
 }
 
 /// Checks that `spec` has no extensions, which the formats of other programs lack.

@@ -102,7 +102,8 @@ impl HfExport<'_> {
             write_atomic(&folder.path(name), text.as_bytes()).map_err(WeightsError::io(&to.join(name)))?;
         }
         folder.finish()?;
-        Ok(WrittenFiles { files: names.iter().map(|name| to.join(name)).collect(), bytes, step, notes })
+        let files = names.iter().map(|name| to.join(name)).collect();
+        Ok(WrittenFiles { files, bytes, step, logit_difference: None, notes })
     }
 
     /// The parameters as files hold them, in the order of the model, cut where a file is full.

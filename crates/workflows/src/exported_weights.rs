@@ -1,15 +1,25 @@
 //! The weights of a checkpoint as a folder for `transformers`.
 
 use std::path::Path;
+use std::sync::Arc;
 
+use candle_core::Tensor;
+
+use runner_compute::model::Params;
+use runner_executor::ExecError;
+use runner_executor::eval::open_model;
 use runner_inputs::{Host, RunEvent, RunObserver, starting_folder};
 use runner_record::run_dir::CHECKPOINTS;
 use runner_record::{CheckpointChoice, checkpoint};
 use runner_spec::data::NO_SEPARATOR_WARNING;
-use runner_spec::error::Result;
+use runner_spec::error::{CommandError, Result};
+use runner_spec::experiment::Precision;
 use runner_spec::model::layout::ParamLayout;
-use runner_weights::{Dtype, HfExport, WeightsError, WrittenFiles, describe_lost_template};
+use runner_spec::model::{ModelSpec, parameters};
+use runner_spec::program::Device;
+use runner_weights::{Dtype, HfExport, OpenedWeights, WeightsError, WrittenFiles, describe_lost_template};
 
+use crate::evaluated_model::read_weights;
 use crate::opened_run::OpenedRun;
 
 /// How weights are written.
@@ -20,11 +30,13 @@ pub struct HfOptions {
     pub shard_bytes: u64,
     /// True to leave out rows of the vocabulary beyond the tokens of the tokenizer.
     pub trims_vocabulary: bool,
+    /// True to compare the logits of the written folder with those of the run.
+    pub compares_logits: bool,
 }
 
 impl Default for HfOptions {
     fn default() -> Self {
-        Self { dtype: Dtype::F32, shard_bytes: 5_000_000_000, trims_vocabulary: false }
+        Self { dtype: Dtype::F32, shard_bytes: 5_000_000_000, trims_vocabulary: false, compares_logits: true }
     }
 }
 
@@ -46,7 +58,8 @@ impl OpenedRun {
     /// are there. The same weights and `options` give the same bytes.
     ///
     /// # Errors
-    /// If there is no such checkpoint, it is damaged, `transformers` has no such model, or files are there or cannot be written.
+    /// If there is no such checkpoint, it is damaged, `transformers` has no such model, files are there or cannot be written, or the folder's
+    /// logits are not those of the run.
     pub fn export_hf(
         &self,
         which: CheckpointChoice,
@@ -75,6 +88,23 @@ impl OpenedRun {
         };
         let source = &mut |sink: WeightSink<'_>| self.stream_weights(which, &layout, sink);
         let mut written = export.write(to, force, source)?;
+        if options.compares_logits {
+            let difference = host.pool()?.install(|| self.logit_difference(which, to, export.vocab_size))?;
+            let limit = match options.dtype {
+                Dtype::F32 => 1e-5,
+                Dtype::F16 => 1e-2,
+                Dtype::Bf16 => 5e-2,
+            };
+            if difference.is_nan() || difference > limit {
+                return Err(CommandError::failure(format!(
+                    "{}: its logits differ from the run's by {difference:.1e} of the largest one, more than rounding to {} explains \
+                     ({limit:.0e}); do not use this folder, and please report this",
+                    to.display(),
+                    options.dtype.name()
+                )));
+            }
+            written.logit_difference = Some(difference);
+        }
         if let Some(folder) = starting_folder(&self.experiment, host)? {
             if folder.is_dir() {
                 written.notes.extend(describe_lost_template(&folder, to));
@@ -86,5 +116,37 @@ impl OpenedRun {
             }
         }
         Ok(written)
+    }
+
+    /// The largest difference between logits of the run and of the folder `exported`, relative to the largest logit, for rows of ids below
+    /// `vocab_size`. Both models compute in f32 on the CPU, one after the other.
+    fn logit_difference(&self, which: CheckpointChoice, exported: &Path, vocab_size: usize) -> Result<f64> {
+        /// Rows, and their tokens at most.
+        const ROWS: usize = 2;
+        const LENGTH: usize = 64;
+        let spec = &self.program()?.model;
+        let layout = Arc::new(ParamLayout::new(parameters(spec)));
+        let (flat, _) = self.weights(which, &layout)?;
+        let length = LENGTH.min(spec.context_length);
+        // Ids from all over the vocabulary, the same each time.
+        let ids: Vec<u32> = (0..ROWS * length).map(|n| (n * 7919 % vocab_size) as u32).collect();
+        let logits = |spec: &ModelSpec, layout: &Arc<ParamLayout>, flat: Tensor| -> Result<Vec<f32>> {
+            let params = Params::new(layout.clone(), flat);
+            let (model, weights) = open_model(spec, Precision::Fp32, params, Device::Cpu)?;
+            let compute = || {
+                let mb = model.micro_batch(&ids, Vec::new(), length)?;
+                model.logits(&weights, &mb)?.narrow(1, 0, vocab_size)?.flatten_all()?.to_vec1()
+            };
+            Ok(compute().map_err(ExecError::from)?)
+        };
+        let ours = logits(spec, &layout, flat)?;
+        let opened = OpenedWeights::open(exported)?;
+        let spec = &opened.described.spec;
+        let layout = Arc::new(ParamLayout::new(parameters(spec)));
+        let flat = Tensor::from_vec(read_weights(&opened, &layout)?, layout.total, &candle_core::Device::Cpu);
+        let theirs = logits(spec, &layout, flat.map_err(ExecError::from)?)?;
+        let largest = ours.iter().fold(f32::MIN_POSITIVE, |most, v| most.max(v.abs()));
+        let differences = ours.iter().zip(&theirs).map(|(a, b)| f64::from((a - b).abs() / largest));
+        Ok(differences.fold(0.0, |most, v| if v.is_nan() { v } else { v.max(most) }))
     }
 }

@@ -39,6 +39,9 @@ pub(crate) struct ExportArgs {
     /// With hf: write all rows of the vocabulary, or only as many as the tokenizer has tokens [default: padded].
     #[arg(long, value_enum)]
     pub vocab: Option<Vocab>,
+    /// With hf: do not compare logits of the written folder with the run's, which takes the memory of the model.
+    #[arg(long)]
+    pub no_check: bool,
     /// With torch: leave out the head, and the prefix of the other names, as in model.base_model.state_dict().
     #[arg(long)]
     pub base_model: bool,
@@ -98,6 +101,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<Exit> {
     let only_for = [
         ("--shard-size", args.shard_size.is_some(), Target::Hf, "hf"),
         ("--vocab", args.vocab.is_some(), Target::Hf, "hf"),
+        ("--no-check", args.no_check, Target::Hf, "hf"),
         ("--base-model", args.base_model, Target::Torch, "torch"),
     ];
     if let Some((flag, _, _, to)) = only_for.iter().find(|(_, given, target, _)| *given && args.to != *target) {
@@ -130,14 +134,19 @@ pub(crate) fn run(args: &ExportArgs) -> Result<Exit> {
     for note in &written.notes {
         print_to_stderr(&format!("note: {note}"));
     }
-    let WrittenFiles { files, bytes, step, notes } = &written;
+    let WrittenFiles { files, bytes, step, logit_difference, notes } = &written;
     let mut value = json!({"path": place, "bytes": bytes, "step": step});
     let mut count = String::new();
     if args.to == Target::Hf {
         (value["files"], value["notes"]) = (json!(files), json!(notes));
+        value["logit_difference"] = json!(logit_difference);
         count = format!("{} files, ", files.len());
     }
-    print_result(args.json, &value, || format!("{}: {count}{bytes} bytes, step {step}\n", place.display()))
+    let checked = logit_difference.map_or_else(String::new, |difference| match difference {
+        0.0 => ", the run's logits".to_owned(),
+        difference => format!(", the run's logits up to {difference:.0e} of the largest"),
+    });
+    print_result(args.json, &value, || format!("{}: {count}{bytes} bytes, step {step}{checked}\n", place.display()))
 }
 
 fn safetensors(args: &ExportArgs, opened: &OpenedRun) -> Result<WrittenFiles> {
@@ -145,7 +154,8 @@ fn safetensors(args: &ExportArgs, opened: &OpenedRun) -> Result<WrittenFiles> {
     check_replaceable(&path, args.force)?;
     let folder = opened.path.join(CHECKPOINTS);
     let made = checkpoint::export_weights(&folder, args.checkpoint.which(), &opened.whole_layout()?, &args.path)?;
-    Ok(WrittenFiles { files: vec![made.path], bytes: made.bytes, step: made.step, notes: Vec::new() })
+    let (bytes, step) = (made.bytes, made.step);
+    Ok(WrittenFiles { files: vec![made.path], bytes, step, logit_difference: None, notes: Vec::new() })
 }
 
 fn hf(args: &ExportArgs, opened: &OpenedRun) -> Result<WrittenFiles> {
@@ -154,6 +164,7 @@ fn hf(args: &ExportArgs, opened: &OpenedRun) -> Result<WrittenFiles> {
         dtype: args.dtype.unwrap_or(whole.dtype),
         shard_bytes: args.shard_size.unwrap_or(whole.shard_bytes),
         trims_vocabulary: args.vocab == Some(Vocab::Trimmed),
+        compares_logits: !args.no_check,
     };
     let host = host_without_runs(ThreadArgs { threads: None })?;
     let mut screen = Screen::on_standard_error();

@@ -43,15 +43,23 @@ impl Losses {
     }
 }
 
+/// What differs from the plain cross-entropy.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct LossOptions {
+    /// With a cap c, losses and gradients are those of c·tanh(logits/c).
+    pub cap: Option<f64>,
+    /// The gradient also has that of this number times log²Σexp(logits), which the losses do not contain (de Brébisson and Vincent 2016).
+    pub z: f64,
+}
+
 /// The loss of each row. With `scale`, `logits` (`[rows, vocab]`) become their own gradient times `scale`, in place. `device_targets`
-/// are the targets on the logits' device, where that is a GPU: then nothing is uploaded. With `cap`, losses and gradients are those of
-/// cap·tanh(logits/cap).
+/// are the targets on the logits' device, where that is a GPU: then nothing is uploaded.
 pub fn cross_entropy(
     logits: &Tensor,
     targets: &[u32],
     device_targets: Option<&Tensor>,
     scale: Option<f64>,
-    cap: Option<f64>,
+    options: LossOptions,
 ) -> Result<Losses> {
     let (rows, vocab) = logits.dims2()?;
     if targets.len() != rows {
@@ -64,12 +72,12 @@ pub fn cross_entropy(
     if logits.device().is_cuda() {
         let targets =
             device_targets.map_or_else(|| crate::gpu::gpu_of(logits)?.upload(targets), |there| Ok(there.clone()))?;
-        return Ok(Losses::Pending(super::cuda::loss::cross_entropy(logits, &targets, scale, cap)?));
+        return Ok(Losses::Pending(super::cuda::loss::cross_entropy(logits, &targets, scale, options)?));
     }
     let _ = device_targets;
     let losses = std::cell::RefCell::new(vec![0.0_f32; rows]);
     with_type!(logits, S => write::<S>(logits, "cross_entropy", |logits| {
-        cross_entropy::cross_entropy(logits, vocab, targets, scale, cap, &mut losses.borrow_mut());
+        cross_entropy::cross_entropy(logits, vocab, targets, scale, options, &mut losses.borrow_mut());
     }))?;
     Ok(Losses::Ready(losses.into_inner()))
 }

@@ -4,6 +4,7 @@ use candle_core::{Result, Tensor, bail};
 
 use crate::kernels::access::table;
 use crate::kernels::embedding::sinusoids;
+use crate::kernels::loss::LossOptions;
 use crate::kernels::pointwise::Rope;
 use crate::nn::head::HeadActivations;
 use crate::nn::transformer::LayerActivations;
@@ -65,7 +66,8 @@ impl BlockBuilder<'_> {
             parts::Positions::Sinusoidal => Positions::Fixed(sinusoids(part.context_length, part.width, self.like)?),
         };
         let (tokens, dropout) = (self.parameter(part.tokens)?, self.dropout(0, "embedding", part.dropout));
-        Ok(Block::Embedding(Embedding { tokens, scale: part.scale, positions, dropout }))
+        let norm = part.norm.map(|norm| self.norm("", &norm)).transpose()?;
+        Ok(Block::Embedding(Embedding { tokens, scale: part.scale, positions, norm, dropout }))
     }
 
     fn layer(&self, index: usize) -> Result<Block> {
@@ -126,7 +128,11 @@ impl BlockBuilder<'_> {
         let weight = self.parameter(if part.tied { self.decoder.embedding.tokens } else { parts::Head::WEIGHT })?;
         let bias = part.project.has_bias().then(|| self.parameter(parts::Head::BIAS)).transpose()?;
         let norm = part.norm.map(|norm| self.norm("", &norm)).transpose()?;
-        Ok(Block::Head(Head { norm, project: Linear { weight, stacked: 1, bias }, softcap: part.softcap }))
+        Ok(Block::Head(Head {
+            norm,
+            project: Linear { weight, stacked: 1, bias },
+            loss: LossOptions { cap: part.softcap, z: part.z_loss },
+        }))
     }
 
     fn parameter(&self, name: &str) -> Result<usize> {

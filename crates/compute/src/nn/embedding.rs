@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use super::{BackwardPass, DropoutSite, ForwardPass, WeightGradientTask};
+use super::{BackwardPass, DropoutSite, ForwardPass, Norm, WeightGradientTask};
 use crate::kernels::Gradient;
 use crate::kernels::embedding;
 use crate::nn::Params;
@@ -25,30 +25,46 @@ pub struct Embedding {
     /// Factor on tokens' embeddings before positions are added.
     pub scale: Option<f64>,
     pub positions: Positions,
+    /// The norm of the sum of both.
+    pub norm: Option<Norm>,
     pub dropout: DropoutSite,
 }
 
 impl Embedding {
     /// Returns `[batch·seq, d_model]`. Token 0 of each row is at position `start`.
-    pub fn forward(&self, ForwardPass { params, mb }: ForwardPass<'_>, start: usize) -> Result<Tensor> {
+    pub fn forward(&self, pass: ForwardPass<'_>, start: usize) -> Result<Tensor> {
+        let x = self.rows(pass, start)?;
+        let x = match &self.norm {
+            Some(norm) => norm.forward(pass, &x)?.0,
+            None => x,
+        };
+        self.dropout.apply(&x, pass.mb)?;
+        Ok(x)
+    }
+
+    /// The sum of the tables' rows.
+    fn rows(&self, ForwardPass { params, mb }: ForwardPass<'_>, start: usize) -> Result<Tensor> {
         let positions = match &self.positions {
             Positions::None => None,
             Positions::Learned(p) => Some(params.parameter(*p)?),
             Positions::Fixed(table) => Some(table.clone()),
         };
         let table = params.parameter(self.tokens)?;
-        let x = embedding::embed(&mb.ids, &table, self.scale, positions.as_ref(), mb.seq, start)?;
-        self.dropout.apply(&x, mb)?;
-        Ok(x)
+        embedding::embed(&mb.ids, &table, self.scale, positions.as_ref(), mb.seq, start)
     }
 
-    /// The whole backward is one weight-gradient task, which keeps the gradient before the dropout mask.
+    /// Apart from the norm, whose input is computed again, the backward is one weight-gradient task. It keeps the gradient of the tables' rows.
     pub fn backward(&self, pass: &mut BackwardPass<'_>, dy: &Gradient) -> Result<()> {
-        let (mb, dy) = (pass.mb, self.dropout.backward(dy, pass.mb)?.tensor);
+        let (mb, mut dy) = (pass.mb, self.dropout.backward(dy, pass.mb)?.tensor);
+        if let Some(norm) = &self.norm {
+            let x = self.rows(pass.forward(), 0)?;
+            let (_, stats) = norm.forward(pass.forward(), &x)?;
+            dy = norm.backward(pass, &x, &stats, &dy, None)?.tensor;
+        }
         pass.grads.accept(WeightGradientTask::Embedding { layer: self.clone(), ids: mb.ids.clone(), seq: mb.seq, dy })
     }
 
-    /// Adds weight gradients of rows of `seq` tokens, given the gradient before the dropout mask.
+    /// Adds weight gradients of rows of `seq` tokens, given the gradient of the tables' rows.
     pub fn backward_weight(&self, grads: &Params, ids: &Tensor, seq: usize, dy: &Tensor) -> Result<()> {
         if let Positions::Learned(p) = self.positions {
             grads.accumulate(p, 1, |dpositions| embedding::position_backward(dpositions, seq, dy))?;

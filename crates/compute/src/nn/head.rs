@@ -5,7 +5,7 @@ use candle_core::{Result, Tensor, bail};
 use super::{BackwardPass, ForwardPass, Linear, Norm};
 use crate::kernels::Gradient;
 use crate::kernels::embedding;
-use crate::kernels::loss::{self, Losses};
+use crate::kernels::loss::{self, LossOptions, Losses};
 use crate::kernels::pointwise;
 use runner_spec::data::IGNORED_TARGET;
 
@@ -19,8 +19,7 @@ pub struct Head {
     pub norm: Option<Norm>,
     /// Its weight is the embedding's own matrix where embeddings are tied.
     pub project: Linear,
-    /// Logits z become c·tanh(z/c).
-    pub softcap: Option<f64>,
+    pub loss: LossOptions,
 }
 
 /// The activations that the head's backward needs. The only `[rows, vocab]` buffer already holds the logits' gradient.
@@ -44,8 +43,7 @@ impl Head {
             None => (x, None),
         };
         let (logits, mb) = (self.project.forward_aligned(pass, &normed)?, pass.mb);
-        let losses =
-            loss::cross_entropy(&logits, &mb.targets, mb.device_targets.as_ref(), Some(mb.scale), self.softcap)?;
+        let losses = loss::cross_entropy(&logits, &mb.targets, mb.device_targets.as_ref(), Some(mb.scale), self.loss)?;
         Ok((losses, HeadActivations { norm, normed, dlogits: logits }))
     }
 
@@ -73,7 +71,7 @@ impl Head {
         for rows in wanted.chunks(rows_at_once) {
             let logits = self.project.forward_aligned(pass, &self.normed_rows(pass, x, rows)?)?;
             let targets: Vec<u32> = rows.iter().map(|&r| mb.targets[r]).collect();
-            let of_rows = loss::cross_entropy(&logits, &targets, None, None, self.softcap)?.read()?;
+            let of_rows = loss::cross_entropy(&logits, &targets, None, None, self.loss)?.read()?;
             for (&row, loss) in rows.iter().zip(of_rows) {
                 losses[row] = loss;
             }
@@ -84,7 +82,7 @@ impl Head {
     /// Returns the logits of rows `rows` of `x`, `[rows.len(), vocab]`.
     pub fn logits(&self, pass: ForwardPass<'_>, x: &Tensor, rows: &[usize]) -> Result<Tensor> {
         let logits = self.project.forward(pass, &self.normed_rows(pass, x, rows)?)?;
-        if let Some(cap) = self.softcap {
+        if let Some(cap) = self.loss.cap {
             pointwise::softcap(&logits, cap)?;
         }
         Ok(logits)

@@ -65,7 +65,7 @@ fn the_hash_is_stable() {
 #[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn changes_that_affect_a_number_change_the_hash() {
     let mut seen = vec![("reference", compiled(&experiment()).hash)];
-    let changes: [Change<e::Experiment>; 64] = [
+    let changes: [Change<e::Experiment>; 66] = [
         ("seed", |x| x.seed = 1.into()),
         ("seed.data", |x| x.seed.data = 1),
         ("seed.init", |x| x.seed.init = 1),
@@ -96,6 +96,8 @@ fn changes_that_affect_a_number_change_the_hash() {
         ("qk_norm", |x| x.model.options.qk_norm = QkNorm::Head),
         ("attention_scale", |x| x.model.options.attention_scale = Some(0.5)),
         ("window", |x| x.model.options.window = Some(7)),
+        ("z_loss", |x| x.model.options.z_loss = 1e-4),
+        ("embedding_norm", |x| x.model.options.embedding_norm = true),
         ("logit_softcap", |x| x.model.options.logit_softcap = Some(15.0)),
         ("pattern", |x| {
             x.model.options.pattern =

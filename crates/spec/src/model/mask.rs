@@ -78,7 +78,10 @@ mod tests {
         for (mask, relative) in [(Mask::Causal, 1.0), (Mask::Full, 2.0)].into_iter().chain(windows) {
             let seen = || (0..length).map(|query| mask.keys(query, length).len());
             assert_eq!(seen().max(), Some(mask.most_keys(length)));
-            assert_eq!(mask.relative_pairs(length), relative);
+            let stated = mask.relative_pairs(length);
+            // Of the squares of a window, which are of order 1, the last places are lost.
+            let is_exact = matches!(mask, Mask::Causal | Mask::Full);
+            assert!((stated - relative).abs() <= if is_exact { 0.0 } else { 1e-15 }, "{mask:?}: {stated}");
             let pairs = seen().sum::<usize>() as f64 / (0.5 * (length * length) as f64);
             let most = (mask.most_keys(length) as f64 / length as f64) / length as f64;
             assert!((pairs - relative).abs() <= most * 1.0001, "{mask:?}: {pairs} for {relative}");

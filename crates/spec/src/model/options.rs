@@ -173,6 +173,12 @@ pub struct ModelOptions {
     /// Logits z become c·tanh(z/c).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logit_softcap: Option<f64>,
+    /// The training loss has this number times log²Σexp(logits) in addition.
+    #[serde(skip_serializing_if = "is_default")]
+    pub z_loss: f64,
+    /// RMSNorm or LayerNorm of the embedding, as the layers have it.
+    #[serde(skip_serializing_if = "is_default")]
+    pub embedding_norm: bool,
     /// The layers that differ, from the first layer on; the list is repeated.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pattern: Vec<LayerOptions>,
@@ -202,6 +208,8 @@ impl Default for ModelOptions {
             rope_scaling: RopeScaling::None,
             rope_fraction: None,
             logit_softcap: None,
+            z_loss: 0.0,
+            embedding_norm: false,
             pattern: Vec::new(),
             pytorch_init: None,
         }
@@ -233,7 +241,7 @@ pub struct OptionKey {
 }
 
 /// The options in the order in which files and plans show them, with the defaults of `family`.
-pub fn option_keys(family: Family) -> [OptionKey; 19] {
+pub fn option_keys(family: Family) -> [OptionKey; 21] {
     let defaults = family.defaults();
     let option = |key, default, words| OptionKey { key, default, words };
     [
@@ -255,6 +263,8 @@ pub fn option_keys(family: Family) -> [OptionKey; 19] {
         option("rope_scaling", json!("none"), "frequencies: {}"),
         option("rope_fraction", json!(1.0), "{} of a head rotated"),
         option("logit_softcap", Value::Null, "logits capped at {}"),
+        option("z_loss", json!(0.0), "z-loss × {}"),
+        option("embedding_norm", json!(false), "norm of the embedding"),
         option("pattern", json!([]), "layers: {}"),
     ]
 }
@@ -290,7 +300,7 @@ impl ModelOptions {
     /// The options that change what a trained model computes.
     #[must_use]
     pub fn without_training(&self) -> Self {
-        Self { mlp_dropout: 0.0, pytorch_init: None, ..self.clone() }
+        Self { mlp_dropout: 0.0, z_loss: 0.0, pytorch_init: None, ..self.clone() }
     }
 
     /// The options that differ from their defaults in words, each with a comma before it.

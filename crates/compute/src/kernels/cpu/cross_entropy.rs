@@ -6,16 +6,17 @@ use super::pieces::Pieces;
 use super::product::{FreeBuffers, grow_to};
 use super::simd::{inlined, max, rows_per_task, sum_by, vectorize};
 use super::{Real, Stored};
+use crate::kernels::loss::LossOptions;
 use runner_spec::data::IGNORED_TARGET;
 
 /// Per row: loss = logsumexp(logits) − `logits[target]` (0 where the target is ignored). With `scale`, the logits become
-/// their own gradient, scale·(softmax − onehot), and 0 in ignored rows. With `cap`, all this is of cap·tanh(logits/cap).
+/// their own gradient, scale·(softmax − onehot), and 0 in ignored rows. The `options` change both.
 pub fn cross_entropy<S: Stored>(
     logits: &mut [S],
     vocab: usize,
     targets: &[u32],
     scale: Option<f64>,
-    cap: Option<f64>,
+    options: LossOptions,
     losses: &mut [f32],
 ) {
     let rows = rows_per_task(vocab);
@@ -26,9 +27,9 @@ pub fn cross_entropy<S: Stored>(
             let exponentials = grow_to(&mut buffer, vocab);
             vectorize(inlined!(|| {
                 for ((row, &target), loss) in logits.chunks_exact_mut(vocab).zip(targets).zip(losses) {
-                    *loss = match cap {
-                        None => one_row(row, target, scale, exponentials),
-                        Some(cap) => one_capped_row(row, target, scale, cap, exponentials),
+                    *loss = match options.cap {
+                        None => one_row(row, target, scale, options.z, exponentials),
+                        Some(cap) => one_capped_row(row, target, scale, cap, options.z, exponentials),
                     };
                 }
             }));
@@ -39,7 +40,7 @@ pub fn cross_entropy<S: Stored>(
 
 /// The loss of a row; `exponentials` are as many numbers as the row has, for the gradient.
 #[inline(always)]
-fn one_row<S: Stored>(row: &mut [S], target: u32, scale: Option<f64>, exponentials: &mut [S::Real]) -> f32 {
+fn one_row<S: Stored>(row: &mut [S], target: u32, scale: Option<f64>, z: f64, exponentials: &mut [S::Real]) -> f32 {
     if target == IGNORED_TARGET {
         if scale.is_some() {
             row.fill(S::store(Real::ZERO));
@@ -54,8 +55,9 @@ fn one_row<S: Stored>(row: &mut [S], target: u32, scale: Option<f64>, exponentia
             *e = exponential(v);
         }
         let total = sum_by(exponentials, inlined!(|e| e));
-        exponentials[target] -= total;
-        let factor = S::Real::real(scale) / total;
+        let weight = weight_of_softmax(total.log() + top, z);
+        exponentials[target] -= total / weight;
+        let factor = S::Real::real(scale) / total * weight;
         for (v, &e) in row.iter_mut().zip(exponentials.iter()) {
             *v = S::store(e * factor);
         }
@@ -67,17 +69,24 @@ fn one_row<S: Stored>(row: &mut [S], target: u32, scale: Option<f64>, exponentia
     (total.log() + (top - at_target)).double() as f32
 }
 
-/// [`one_row`] of c·tanh(z/c) for the logits z, whose slope is 1 − tanh²(z/c).
+/// The factor on softmax in the gradient of loss + z·lse², 1 + 2·z·lse: exactly 1 without z.
+#[inline(always)]
+fn weight_of_softmax<T: Real>(lse: T, z: f64) -> T {
+    if z == 0.0 { T::ONE } else { T::ONE + T::real(2.0 * z) * lse }
+}
+
+/// [`one_row`] of c·tanh(x/c) for the logits x, whose slope is 1 − tanh²(x/c).
 #[inline(always)]
 fn one_capped_row<S: Stored>(
     row: &mut [S],
     target: u32,
     scale: Option<f64>,
     cap: f64,
+    z: f64,
     exponentials: &mut [S::Real],
 ) -> f32 {
     if target == IGNORED_TARGET {
-        return one_row(row, target, scale, exponentials);
+        return one_row(row, target, scale, z, exponentials);
     }
     let (target, cap) = (target as usize, S::Real::real(cap));
     let tanh = inlined!(|v: S::Real| (v / cap).fast_tanh());
@@ -87,12 +96,44 @@ fn one_capped_row<S: Stored>(
     }
     let total = sum_by(exponentials, inlined!(|e| e));
     if let Some(scale) = scale {
-        exponentials[target] -= total;
-        let factor = S::Real::real(scale) / total;
+        let weight = weight_of_softmax(total.log() + top, z);
+        exponentials[target] -= total / weight;
+        let factor = S::Real::real(scale) / total * weight;
         for (v, &e) in row.iter_mut().zip(exponentials.iter()) {
             let t = tanh(v.load());
             *v = S::store(e * factor * (S::Real::ONE - t * t));
         }
     }
     (total.log() + (top - at_target)).double() as f32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The gradient of loss + z·lse² by differences, for plain and capped logits.
+    #[test]
+    fn gradients_have_the_z_loss() {
+        let logits: Vec<f64> = (0..13).map(|i| f64::from(i * 7 % 13) / 3.0 - 1.5).collect();
+        for (cap, z) in [(None, 0.0), (None, 0.1), (Some(2.0), 0.0), (Some(2.0), 0.1)] {
+            let options = LossOptions { cap, z };
+            let value = |logits: &[f64]| {
+                let shown = logits.iter().map(|v: &f64| cap.map_or(*v, |cap| cap * (v / cap).tanh()));
+                let lse = shown.clone().map(f64::exp).sum::<f64>().ln();
+                lse - shown.clone().nth(4).unwrap() + z * lse * lse
+            };
+            let mut gradient = logits.clone();
+            let mut losses = [0.0];
+            cross_entropy(&mut gradient, 13, &[4], Some(1.0), options, &mut losses);
+            for i in 0..logits.len() {
+                let moved = |by: f64| {
+                    let mut moved = logits.clone();
+                    moved[i] += by;
+                    value(&moved)
+                };
+                let slope = (moved(1e-5) - moved(-1e-5)) / 2e-5;
+                assert!((slope - gradient[i]).abs() < 1e-8, "{options:?}, {i}: {slope} and {}", gradient[i]);
+            }
+        }
+    }
 }

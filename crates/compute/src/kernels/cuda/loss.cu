@@ -24,9 +24,10 @@ template <typename T, bool BACK, typename F> __device__ __forceinline__ void eac
 
 // One block per row of `vocab` logits, `stride` elements after the one before: loss = logsumexp(logits) − logits[target], 0 where the target is
 // ignored. With `gradient`, the logits become scale · (softmax − onehot), 0 in ignored rows. With CAPPED, all this is of cap · tanh(logits / cap).
+// The gradient also has that of z · logsumexp².
 template <bool CAPPED, typename T>
 __device__ __forceinline__ void cross_entropy(float* losses, T* logits, const unsigned* targets, int vocab, int stride, float scale,
-                                              int gradient, float cap) {
+                                              int gradient, float cap, float z) {
     const auto value = [cap](float z) { return CAPPED ? capped<T>(z, cap) : z; };
     __shared__ float scratch[32];
     T* row = logits + (i64)blockIdx.x * stride;
@@ -76,7 +77,9 @@ __device__ __forceinline__ void cross_entropy(float* losses, T* logits, const un
         losses[blockIdx.x] = logf(total) + (highest - at_target);
     }
     if (gradient) {
-        const float factor = scale / total;
+        // Exactly 1 without z.
+        const float weight = z == 0.0f ? 1.0f : fmaf(2.0f * z, logf(total) + highest, 1.0f);
+        const float factor = scale / total * weight, at_hot = total / weight;
         T* hot = row + target;
         each_of_row<T, true>(row, vocab, [&](auto span, T* p) {
             float v[span.N];
@@ -84,7 +87,7 @@ __device__ __forceinline__ void cross_entropy(float* losses, T* logits, const un
 #pragma unroll
             for (int j = 0; j < span.N; j++) {
                 const float t = CAPPED ? tanh_of<T>(v[j], cap) : 0.0f, e = exp_for<T>((CAPPED ? cap * t : v[j]) - highest);
-                v[j] = (p + j == hot ? e - total : e) * factor;
+                v[j] = (p + j == hot ? e - at_hot : e) * factor;
                 if (CAPPED) {
                     v[j] *= 1.0f - t * t;
                 }
@@ -151,8 +154,8 @@ template <typename T> __device__ __forceinline__ void count_bad(unsigned* count,
 #define CROSS_ENTROPY(suffix, T, CAPPED)                                                                                   \
     extern "C" __global__ void __launch_bounds__(1024)                                                                     \
         cross_entropy_##suffix(float* losses, T* logits, const unsigned* targets, int vocab, int stride, float scale,      \
-                               int gradient, float cap) {                                                                  \
-        cross_entropy<CAPPED>(losses, logits, targets, vocab, stride, scale, gradient, cap);                               \
+                               int gradient, float cap, float z) {                                                                  \
+        cross_entropy<CAPPED>(losses, logits, targets, vocab, stride, scale, gradient, cap, z);                               \
     }
 
 #define LOSS(suffix, T)                                                                                                    \

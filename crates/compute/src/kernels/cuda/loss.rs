@@ -2,12 +2,13 @@
 
 use candle_core::{DType, Result, Tensor};
 
+use crate::kernels::loss::LossOptions;
+
 use super::launch::{CrossEntropy, Launch, LaunchDims, Sum, int, whole_warps};
 
 /// Per-row losses, `[rows]` f32, of `targets` (`[rows]` u32 on the same GPU, below the vocabulary or `IGNORED_TARGET`). With `scale`, the
-/// logits, whose rows may have gaps between them, become their own gradient times `scale`, in place. With `cap`, losses and gradients are those
-/// of cap·tanh(logits/cap).
-pub fn cross_entropy(logits: &Tensor, targets: &Tensor, scale: Option<f64>, cap: Option<f64>) -> Result<Tensor> {
+/// logits, whose rows may have gaps between them, become their own gradient times `scale`, in place.
+pub fn cross_entropy(logits: &Tensor, targets: &Tensor, scale: Option<f64>, options: LossOptions) -> Result<Tensor> {
     let (rows, vocab) = logits.dims2()?;
     let launch = Launch::for_tensor(logits)?;
     let losses = launch.gpu.empty(DType::F32, rows)?;
@@ -19,13 +20,18 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, scale: Option<f64>, cap:
         stride: int(logits.stride()[0])?,
         scale: scale.unwrap_or(0.0) as f32,
         gradient: i32::from(scale.is_some()),
-        cap: cap.unwrap_or(0.0) as f32,
+        cap: options.cap.unwrap_or(0.0) as f32,
+        z: options.z as f32,
     };
     let threads = whole_warps(vocab.div_ceil(8)).min(1024);
     let dims = LaunchDims { grid: [rows as u32, 1, 1], block: [threads as u32, 1, 1], shared: 0 };
     // SAFETY: a block for each row.
     unsafe {
-        launch.run_named(&[logits.dtype().as_str(), if cap.is_some() { "capped" } else { "" }], &parameters, dims)?
+        launch.run_named(
+            &[logits.dtype().as_str(), if options.cap.is_some() { "capped" } else { "" }],
+            &parameters,
+            dims,
+        )?
     }
     Ok(losses)
 }

@@ -1,5 +1,6 @@
 //! The first block: the embedding of tokens, their positions, dropout.
 
+use super::norm::Norm;
 use super::part::{PartParameter, Place, Rows};
 use crate::model::family::Names;
 use crate::model::initial::ParamInit;
@@ -7,6 +8,7 @@ use crate::model::options::PositionKind;
 use crate::model::spec::ModelSpec;
 
 const TOKENS: Names = Names { gpt2: &["transformer.wte.weight"], llama: &["model.embed_tokens.weight"] };
+const NORM: Names = Names { gpt2: &["transformer.wte_norm"], llama: &["model.embed_norm"] };
 const POSITIONS: &str = "transformer.wpe.weight";
 
 /// The positions that are added to tokens' embeddings.
@@ -32,6 +34,8 @@ pub struct Embedding {
     /// Factor on tokens' embeddings before positions are added.
     pub scale: Option<f64>,
     pub positions: Positions,
+    /// The norm of the sum of both.
+    pub norm: Option<Norm>,
     pub dropout: f64,
 }
 
@@ -50,6 +54,7 @@ impl Embedding {
                 PositionKind::Learned => Positions::Learned(POSITIONS),
                 PositionKind::Sinusoidal => Positions::Sinusoidal,
             },
+            norm: spec.options.embedding_norm.then(|| Norm::new(spec, &NORM)),
             dropout: if defaults.dropout { spec.dropout } else { 0.0 },
         }
     }
@@ -62,6 +67,7 @@ impl Embedding {
         if let Positions::Learned(name) = self.positions {
             all.push(table(name, Rows::Positions, self.context_length));
         }
+        all.extend(self.norm.iter().flat_map(|norm| norm.parameters(&place)));
         all
     }
 

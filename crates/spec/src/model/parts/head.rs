@@ -19,6 +19,8 @@ pub struct Head {
     pub project: Linear,
     /// Logits z become c·tanh(z/c).
     pub softcap: Option<f64>,
+    /// The training loss has this number times log²Σexp(logits) in addition.
+    pub z_loss: f64,
 }
 
 impl Head {
@@ -46,6 +48,7 @@ impl Head {
                 transposed: false,
             },
             softcap: spec.options.logit_softcap,
+            z_loss: spec.options.z_loss,
         }
     }
 
