@@ -15,7 +15,7 @@ use runner_spec::experiment::{
     Activation, AutoOr, Checkpoint, DeviceChoice, Eval, Family, Log, NormPlace, Optimizer, PositionKind, Precision,
     Schedule, Seeds, Train, WeightInit,
 };
-use runner_spec::model::{Biases, LayerOptions, NormGain, QkNorm, RopeScaling};
+use runner_spec::model::{Biases, LayerOptions, NormGain, QkNorm, RopeScaling, scaling_schema};
 
 /// A language-model pretraining experiment: what to train, on which data, how long, and what to record.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
@@ -177,6 +177,7 @@ pub(crate) struct RawModel {
     pub(crate) window: Option<u32>,
     /// A change of rotary frequencies for longer rows (llama): `none`, `linear`, `llama3` or `yarn`, as in config.json files of
     /// Hugging Face. Default: none.
+    #[schemars(schema_with = "scaling_schema")]
     pub(crate) rope_scaling: Option<RopeScaling>,
     /// The part of a head's dimensions that is rotated, the first ones (llama). Default: 1.
     #[schemars(range(max = 1), extend("exclusiveMinimum" = 0))]
@@ -192,7 +193,7 @@ pub(crate) struct RawModel {
     pub(crate) embedding_norm: Option<bool>,
     /// Layers that differ: a list of layers from the first one on, which is repeated. Each entry has what its layers have instead of the
     /// model's own values. Gemma 3: `[{layers: 5, window: 512, rope_theta: 10000}, {}]`. Default: all layers are alike.
-    #[schemars(length(min = 1, max = 10_000))]
+    #[schemars(length(max = 10_000))]
     pub(crate) pattern: Option<Vec<LayerOptions>>,
     /// The weights that training starts from. Default: normal(0, 0.02), GPT-2's residual projections scaled by
     /// 1/√(2·layers).

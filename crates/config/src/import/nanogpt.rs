@@ -70,7 +70,7 @@ pub(super) fn translate(text: &str, draft: &mut ExperimentDraft) -> bool {
         draft.set("checkpoint.every", integer(every), key);
     }
     if let Some((key, Value::Bool(false))) = settings.take("bias") {
-        draft.leave_out(&format!("{key} = false"), "GPT-2 always has biases here, like OpenAI's model");
+        draft.set("model.biases", "none", key);
     }
     translate_data(&mut settings, draft);
     let windows = "nanoGPT draws the rows of a batch at random; here every epoch is a permutation of all rows";

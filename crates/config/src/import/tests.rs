@@ -187,9 +187,12 @@ fn dropouts_of_gpt2_are_one_number_or_left_out() {
 #[test]
 fn a_refused_model_is_refused_with_its_reason() {
     let config = r#"{"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64,
-        "intermediate_size": 128, "max_position_embeddings": 128, "vocab_size": 512, "attention_bias": true}"#;
+        "intermediate_size": 128, "max_position_embeddings": 128, "vocab_size": 512, "mlp_bias": true}"#;
     let error = import_config(config, Path::new("config.json")).unwrap_err().to_string();
-    assert!(error.starts_with("config.json: `attention_bias: true` is not supported; "), "{error}");
+    assert!(
+        error.starts_with("config.json: `mlp_bias: true` without `attention_bias: true` is not supported"),
+        "{error}"
+    );
 }
 
 #[test]

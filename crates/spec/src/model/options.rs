@@ -10,7 +10,7 @@ use super::activation::Activation;
 use super::family::Family;
 use super::mask::Mask;
 use super::pytorch_init::PytorchEmbedding;
-use super::rope::RopeScaling;
+use super::rope::{RopeScaling, scaling_schema};
 use crate::format::json_value;
 use crate::serde_defaults::{is_default, is_true};
 
@@ -88,6 +88,7 @@ pub struct LayerOptions {
     pub rope_theta: Option<f64>,
     /// See `model.rope_scaling`.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "scaling_schema")]
     pub rope_scaling: Option<RopeScaling>,
     /// False for layers without attention.
     #[serde(skip_serializing_if = "is_true")]

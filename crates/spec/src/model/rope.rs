@@ -1,6 +1,6 @@
 //! Rotary positions (Su et al. 2021): pairs of a head's dimensions are turned by angles that grow with the position.
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 /// A change of the frequencies, by which a model reads longer rows than those it was pretrained on.
@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 pub enum RopeScaling {
     /// The frequencies stay as they are.
     #[default]
+    #[schemars(skip)]
     None,
     /// All frequencies are divided by a factor (Chen et al. 2023).
     Linear {
@@ -49,6 +50,11 @@ pub enum RopeScaling {
         #[schemars(range(max = 100), extend("exclusiveMinimum" = 0))]
         attention_factor: Option<f64>,
     },
+}
+
+/// The word `none`, or a scaling.
+pub fn scaling_schema(generator: &mut SchemaGenerator) -> Schema {
+    json_schema!({"anyOf": [{"type": "string", "enum": ["none"]}, generator.subschema_for::<RopeScaling>()]})
 }
 
 fn beta_fast() -> f64 {
