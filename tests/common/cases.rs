@@ -305,19 +305,38 @@ fn attention(
     case(name, layer, attention_specs(heads, kv_heads, hd, theta.is_some()), heads * hd, mb)
 }
 
-/// Each case with a causal mask and without.
+/// Each case with a causal mask and without; windows.
 pub fn attentions() -> Vec<Case> {
-    causal_attentions().into_iter().chain(causal_attentions().into_iter().map(without_causal_mask)).collect()
+    let causal = causal_attentions().into_iter();
+    causal.chain(causal_attentions().into_iter().map(without_causal_mask)).chain(windows()).collect()
 }
 
-fn without_causal_mask(mut case: Case) -> Case {
+/// Padding and windows leave each query a key: what no query sees has a softmax of its own in the oracle.
+fn windows() -> Vec<Case> {
+    let tokens = |name: &str, n, drop| attention(name, (4, 2, 4), Some(50.0), drop, batch(2, n, 9));
+    [
+        (tokens("attention", 6, 0.3), 2),
+        (tokens("attention over tiles", 130, 0.0), 5),
+        (tokens("attention over tiles with dropout", 130, 0.3), 40),
+        (attention("attention that sees no padding", (2, 2, 4), None, 0.0, padded(batch(2, 130, 9), &[70, 128])), 64),
+    ]
+    .into_iter()
+    .map(|(case, keys)| with_mask(case, Mask::Window(keys), &format!("a window of {keys} keys")))
+    .collect()
+}
+
+fn without_causal_mask(case: Case) -> Case {
+    with_mask(case, Mask::Full, "without a causal mask")
+}
+
+fn with_mask(mut case: Case, new: Mask, name: &str) -> Case {
     let (Layer::Attention(Attention { mask, .. }, _)
     | Layer::Transformer(TransformerLayer { attention: Attention { mask, .. }, .. }, _)) = &mut case.layer
     else {
         unreachable!("{} has no attention", case.name)
     };
-    *mask = Mask::Full;
-    case.name += ", without a causal mask";
+    *mask = new;
+    case.name = format!("{}, {name}", case.name);
     case
 }
 

@@ -100,10 +100,11 @@ pub fn attention(a: &Attention, theta: Option<f64>, params: &Params, x: &Tensor,
     let (k, v) = (repeat(&k), repeat(&v));
     let mut scores =
         (q.matmul(&k.transpose(2, 3).unwrap().contiguous().unwrap()).unwrap() / (hd as f64).sqrt()).unwrap();
-    if a.mask == Mask::Causal {
-        let future: Vec<f64> = (0..seq * seq).map(|n| if n % seq > n / seq { -1e30 } else { 0.0 }).collect();
-        let future = Tensor::from_vec(future, (seq, seq), x.device()).unwrap();
-        scores = scores.broadcast_add(&future).unwrap();
+    if a.mask != Mask::Full {
+        let is_seen = |n: usize| a.mask.keys(n / seq, seq).contains(&(n % seq));
+        let unseen: Vec<f64> = (0..seq * seq).map(|n| if is_seen(n) { 0.0 } else { -1e30 }).collect();
+        let unseen = Tensor::from_vec(unseen, (seq, seq), x.device()).unwrap();
+        scores = scores.broadcast_add(&unseen).unwrap();
     }
     if let Some(filled) = &mb.valid_lengths {
         let beyond = filled.host.iter().flat_map(|&n| (0..seq).map(move |key| if key < n { 0.0 } else { -1e30 }));

@@ -28,6 +28,11 @@ impl AttentionShape {
         self.mask.reach(self.seq)[1]
     }
 
+    /// How many keys before its own position a query sees, if there are that many.
+    pub(super) fn earlier_keys(&self) -> usize {
+        self.mask.reach(self.seq)[0]
+    }
+
     pub(super) fn scale(&self) -> f64 {
         1.0 / (self.heads.width as f64).sqrt()
     }

@@ -3,6 +3,8 @@
 //! A task is one (sample, key-value head). It holds one `[queries, keys]` tile of probabilities at a time, so scores never
 //! exist for a whole head, and the backward recomputes them from the saved log-sum-exp (Dao et al. 2022). With AMX_BF16 and AVX512_BF16,
 //! products read probabilities, and the gradients of scores, rounded to bf16.
+//!
+//! Panels of keys before those that a tile of queries sees are left out of all products: a window costs what it shows.
 
 use std::ops::Range;
 
@@ -12,7 +14,7 @@ use super::dropout::DropoutMask;
 use super::elementwise::written;
 use super::gemm::Mat;
 use super::pieces::Pieces;
-use super::product::panels::{Left, MAX_QUERIES, Panels};
+use super::product::panels::{Left, MAX_QUERIES, Panels, TileKeys};
 use super::product::{FreeBuffers, PANEL_COLUMNS};
 use super::simd::{Shared, axpy, dot, inlined, max, sum_by, vectorize};
 use super::{Real, Stored};
@@ -67,9 +69,19 @@ impl AttentionShape {
         }
     }
 
-    /// The number of keys that the last of `queries` sees: the width of their tile.
-    fn tile_width(&self, queries: &Range<usize>) -> usize {
-        (queries.end + self.later_keys()).min(self.seq)
+    /// What a tile of queries of sample `b` sees.
+    fn sight(&self, queries: &Range<usize>, masks: AttentionMasks<'_>, b: usize) -> Sight {
+        let earlier = self.earlier_keys();
+        // Whole panels.
+        let first = queries.start.saturating_sub(earlier) / PANEL_COLUMNS * PANEL_COLUMNS;
+        let end = (queries.end + self.later_keys()).min(self.seq);
+        Sight {
+            keys: TileKeys { first, before: queries.start + self.later_keys() - first },
+            width: end - first,
+            visible: masks.visible_keys(b).min(end).saturating_sub(first),
+            query: queries.start,
+            earlier,
+        }
     }
 
     /// The `head_dim` columns from `column` on, of the rows `rows` of sample `b`. Rows of `data` have `width` columns.
@@ -108,7 +120,37 @@ impl AttentionShape {
     }
 }
 
-/// Returns softmax(q·kᵀ/√head_dim)·v over the keys that each query sees, and the log-sum-exp of each query's scores, `[batch, heads, seq]`.
+/// The keys of a tile of queries, counted from `keys.first` on.
+#[derive(Clone, Copy)]
+struct Sight {
+    keys: TileKeys,
+    /// The number of keys up to the last that a query sees: the width of the tile.
+    width: usize,
+    /// The keys of these that lie before the padding.
+    visible: usize,
+    /// The position of the first query, and how many keys before its own a query sees.
+    query: usize,
+    earlier: usize,
+}
+
+impl Sight {
+    /// The keys that query `i` of the tile sees; none where they are all padding.
+    #[inline(always)]
+    fn of_query(&self, i: usize) -> Range<usize> {
+        let first = (self.query + i).saturating_sub(self.earlier).saturating_sub(self.keys.first);
+        first..(self.keys.before + i + 1).min(self.visible)
+    }
+}
+
+/// Those of the keys `seen` that panel `panel` has, counted from its first.
+#[inline(always)]
+fn in_panel(seen: &Range<usize>, panel: usize) -> Range<usize> {
+    let from = panel * PANEL_COLUMNS;
+    seen.start.saturating_sub(from)..seen.end.saturating_sub(from).min(PANEL_COLUMNS)
+}
+
+/// Returns softmax(q·kᵀ/√head_dim)·v over the keys that each query sees, and the log-sum-exp of each query's scores, `[batch, heads, seq]`. Both
+/// are 0 for a query that sees no key.
 pub fn forward<S: Stored>(s: AttentionShape, qkv: &[S], masks: AttentionMasks<'_>) -> (Vec<S>, Vec<S::Real>) {
     let (width, out_width, hd) = (s.qkv_width(), s.out_width(), s.heads.width);
     let group = s.heads.group();
@@ -122,18 +164,16 @@ pub fn forward<S: Stored>(s: AttentionShape, qkv: &[S], masks: AttentionMasks<'_
             S::pack(values, s.head(qkv, width, b, (s.heads.queries + s.heads.kv + kv) * hd, 0..s.seq));
             for head in kv * group..(kv + 1) * group {
                 s.for_each_tile(|queries| {
-                    let (from, n, to) = (queries.start, queries.len(), s.tile_width(&queries));
-                    let before = from + s.later_keys();
+                    let (from, n, sight) = (queries.start, queries.len(), s.sight(&queries, masks, b));
                     let q = s.head(qkv, width, b, head * hd, queries);
-                    scores.reshape(n, to);
-                    S::multiply_panels(scores, Left::QueriesByFeatures(q), keys_t, before, left);
+                    scores.reshape(n, sight.width);
+                    S::multiply_panels(scores, Left::QueriesByFeatures(q), keys_t, sight.keys, left);
                     // SAFETY: these queries of this head belong to this task alone.
                     let lse = unsafe { shared_lse.slice((b * s.heads.queries + head) * s.seq + from, n) };
-                    let keys = masks.visible_keys(b).min(to);
-                    exponentials_of_visible(scores, s.scale(), before, keys, lse, &mut inverse_totals);
-                    drop_probabilities(scores, s, b, head, from, masks.dropout);
+                    exponentials_of_visible(scores, s.scale(), sight, lse, &mut inverse_totals);
+                    drop_probabilities(scores, s, b, head, sight, masks.dropout);
                     rows.reshape(n, hd);
-                    S::multiply_panels(rows, Left::QueriesByKeys(scores), values, before, left);
+                    S::multiply_panels(rows, Left::QueriesByKeys(scores), values, sight.keys, left);
                     // SAFETY: the columns of this head belong to this task alone.
                     unsafe { s.store_rows(rows, |i| inverse_totals[i], from, shared_out, out_width, b, head * hd) };
                 });
@@ -145,48 +185,74 @@ pub fn forward<S: Stored>(s: AttentionShape, qkv: &[S], masks: AttentionMasks<'_
     (out, lse)
 }
 
-/// Rows of scores, which are multiplied by `scale`, become the exponentials of their differences from the largest; row i sees the columns
-/// below `before` + i + 1, and below `keys`, and has 0 in the others. `lse` becomes the log-sum-exp of each row's scores, and `inverse_totals`
-/// 1 / the sum of its exponentials.
+/// Rows of scores, which are multiplied by `scale`, become the exponentials of their differences from the largest, and 0 for keys that the
+/// row's query does not see. `lse` becomes the log-sum-exp of each row's scores, and `inverse_totals` 1 / the sum of its exponentials; both are 0
+/// for a query that sees no key.
 fn exponentials_of_visible<T: Real>(
     scores: &mut Panels<T>,
     scale: f64,
-    before: usize,
-    keys: usize,
+    sight: Sight,
     lse: &mut [T],
     inverse_totals: &mut [T],
 ) {
     let scale = T::real(scale);
     vectorize(inlined!(|| {
         for (i, (lse, inverse)) in lse.iter_mut().zip(inverse_totals).enumerate() {
-            let seen = (before + i + 1).min(keys);
+            let seen = sight.of_query(i);
             let mut largest = [T::LOWEST; PANEL_COLUMNS];
-            for panel in 0..seen.div_ceil(PANEL_COLUMNS) {
-                let (row, count) = (scores.row(panel, i), seen - panel * PANEL_COLUMNS);
-                for c in 0..PANEL_COLUMNS {
-                    let score = if c < count { row[c] } else { T::LOWEST };
-                    largest[c] = score.larger(largest[c]);
+            for panel in seen.start / PANEL_COLUMNS..seen.end.div_ceil(PANEL_COLUMNS) {
+                let (row, columns) = (scores.row(panel, i), in_panel(&seen, panel));
+                if columns.start == 0 {
+                    keep_largest(&mut largest, row, inlined!(|c: usize| c < columns.end));
+                } else {
+                    keep_largest(&mut largest, row, inlined!(|c: usize| columns.contains(&c)));
                 }
             }
             let top = max(&largest) * scale;
             let mut totals = [T::ZERO; PANEL_COLUMNS];
             for panel in 0..scores.panels() {
-                let (row, count) = (scores.row_mut(panel, i), seen.saturating_sub(panel * PANEL_COLUMNS));
-                if count == 0 {
+                let (row, columns) = (scores.row_mut(panel, i), in_panel(&seen, panel));
+                if columns.is_empty() {
                     row.fill(T::ZERO);
-                    continue;
-                }
-                for c in 0..PANEL_COLUMNS {
-                    let exponential = row[c].fma(scale, -top).fast_exp();
-                    row[c] = if c < count { exponential } else { T::ZERO };
-                    totals[c] += row[c];
+                } else if columns.start == 0 {
+                    exponentiate(row, &mut totals, scale, top, inlined!(|c: usize| c < columns.end));
+                } else {
+                    exponentiate(row, &mut totals, scale, top, inlined!(|c: usize| columns.contains(&c)));
                 }
             }
             let total = sum_by(&totals, inlined!(|v: T| v));
-            *inverse = T::ONE / total;
-            *lse = top + total.log();
+            (*inverse, *lse) = if seen.is_empty() { (T::ZERO, T::ZERO) } else { (T::ONE / total, top + total.log()) };
         }
     }));
+}
+
+/// `largest` become the larger of themselves and of the scores that are seen.
+#[inline(always)]
+fn keep_largest<T: Real>(
+    largest: &mut [T; PANEL_COLUMNS],
+    scores: &[T; PANEL_COLUMNS],
+    is_seen: impl Fn(usize) -> bool,
+) {
+    for c in 0..PANEL_COLUMNS {
+        let score = if is_seen(c) { scores[c] } else { T::LOWEST };
+        largest[c] = score.larger(largest[c]);
+    }
+}
+
+/// Scores that are seen become the exponentials of `scale` times them less `top`, the others 0. Adds them to `totals`.
+#[inline(always)]
+fn exponentiate<T: Real>(
+    scores: &mut [T; PANEL_COLUMNS],
+    totals: &mut [T; PANEL_COLUMNS],
+    scale: T,
+    top: T,
+    is_seen: impl Fn(usize) -> bool,
+) {
+    for c in 0..PANEL_COLUMNS {
+        let exponential = scores[c].fma(scale, -top).fast_exp();
+        scores[c] = if is_seen(c) { exponential } else { T::ZERO };
+        totals[c] += scores[c];
+    }
 }
 
 /// Applies dropout to a tile of probabilities or of their gradients.
@@ -195,12 +261,12 @@ fn drop_probabilities<T: Real>(
     s: AttentionShape,
     b: usize,
     head: usize,
-    from: usize,
+    sight: Sight,
     dropout: Option<&DropoutMask>,
 ) {
     if let Some(dropout) = dropout {
         for i in 0..p.rows() {
-            let first = (head * s.seq + from + i) * s.seq;
+            let first = (head * s.seq + sight.query + i) * s.seq + sight.keys.first;
             for panel in 0..p.panels() {
                 dropout.apply(p.row_mut(panel, i), b, first + panel * PANEL_COLUMNS);
             }
@@ -245,30 +311,28 @@ pub fn backward<S: Stored>(
             dvalues.reshape_to_zeros(s.seq, hd);
             for head in kv * group..(kv + 1) * group {
                 s.for_each_tile(|queries| {
-                    let (from, n, to) = (queries.start, queries.len(), s.tile_width(&queries));
-                    let before = from + s.later_keys();
+                    let (from, n, sight) = (queries.start, queries.len(), s.sight(&queries, masks, b));
                     let q = s.head(qkv, width, b, head * hd, queries.clone());
                     let dy = s.head(dout, out_width, b, head * hd, queries);
                     S::pack(q_rows, q);
                     S::pack(dy_rows, dy);
-                    scores.reshape(n, to);
-                    S::multiply_panels(scores, Left::QueriesByFeatures(q), keys_t, before, left);
-                    gradients.reshape(n, to);
-                    S::multiply_panels(gradients, Left::QueriesByFeatures(dy), values_t, before, left);
-                    drop_probabilities(gradients, s, b, head, from, masks.dropout);
+                    scores.reshape(n, sight.width);
+                    S::multiply_panels(scores, Left::QueriesByFeatures(q), keys_t, sight.keys, left);
+                    gradients.reshape(n, sight.width);
+                    S::multiply_panels(gradients, Left::QueriesByFeatures(dy), values_t, sight.keys, left);
+                    drop_probabilities(gradients, s, b, head, sight, masks.dropout);
                     let lse = &lse[(b * s.heads.queries + head) * s.seq + from..][..n];
                     // Σⱼ pⱼ·dpⱼ of a query, which is the output's row times its gradient.
                     let delta = inlined!(|i: usize| {
                         let row = (b * s.seq + from + i) * out_width + head * hd;
                         dot(&out[row..row + hd], &dout[row..row + hd])
                     });
-                    let visible = masks.visible_keys(b).min(to);
-                    gradients_of_scores(scores, gradients, scale, before, visible, lse, delta);
-                    drop_probabilities(scores, s, b, head, from, masks.dropout);
-                    S::multiply_panels(dvalues, Left::KeysByQueries(scores), dy_rows, before, left);
-                    S::multiply_panels(dkeys, Left::KeysByQueries(gradients), q_rows, before, left);
+                    gradients_of_scores(scores, gradients, scale, sight, lse, delta);
+                    drop_probabilities(scores, s, b, head, sight, masks.dropout);
+                    S::multiply_panels(dvalues, Left::KeysByQueries(scores), dy_rows, sight.keys, left);
+                    S::multiply_panels(dkeys, Left::KeysByQueries(gradients), q_rows, sight.keys, left);
                     rows.reshape(n, hd);
-                    S::multiply_panels(rows, Left::QueriesByKeys(gradients), keys, before, left);
+                    S::multiply_panels(rows, Left::QueriesByKeys(gradients), keys, sight.keys, left);
                     // SAFETY: the columns of this head belong to this task alone.
                     unsafe { s.store_rows(rows, |_| scale, from, shared, width, b, head * hd) };
                 });
@@ -290,34 +354,48 @@ fn gradients_of_scores<T: Real>(
     scores: &mut Panels<T>,
     gradients: &mut Panels<T>,
     scale: T,
-    before: usize,
-    keys: usize,
+    sight: Sight,
     lse: &[T],
     delta: impl Fn(usize) -> T,
 ) {
     vectorize(inlined!(|| {
         for (i, &lse) in lse.iter().enumerate() {
-            let (seen, delta) = ((before + i + 1).min(keys), delta(i));
+            let (seen, delta) = (sight.of_query(i), delta(i));
             for panel in 0..scores.panels() {
                 let (p, dp) = (scores.row_mut(panel, i), gradients.row_mut(panel, i));
-                let count = seen.saturating_sub(panel * PANEL_COLUMNS);
-                if count == 0 {
+                let columns = in_panel(&seen, panel);
+                if columns.is_empty() {
                     p.fill(T::ZERO);
                     dp.fill(T::ZERO);
-                    continue;
-                }
-                for c in 0..PANEL_COLUMNS {
-                    let probability = p[c].fma(scale, -lse).fast_exp();
-                    p[c] = if c < count { probability } else { T::ZERO };
-                    dp[c] = if c < count { p[c] * (dp[c] - delta) } else { T::ZERO };
+                } else if columns.start == 0 {
+                    differentiate(p, dp, scale, lse, delta, inlined!(|c: usize| c < columns.end));
+                } else {
+                    differentiate(p, dp, scale, lse, delta, inlined!(|c: usize| columns.contains(&c)));
                 }
             }
         }
     }));
 }
 
+/// [`gradients_of_scores`] for a row of a panel.
+#[inline(always)]
+fn differentiate<T: Real>(
+    p: &mut [T; PANEL_COLUMNS],
+    dp: &mut [T; PANEL_COLUMNS],
+    scale: T,
+    lse: T,
+    delta: T,
+    is_seen: impl Fn(usize) -> bool,
+) {
+    for c in 0..PANEL_COLUMNS {
+        let probability = p[c].fma(scale, -lse).fast_exp();
+        p[c] = if is_seen(c) { probability } else { T::ZERO };
+        dp[c] = if is_seen(c) { p[c] * (dp[c] - delta) } else { T::ZERO };
+    }
+}
+
 /// Appends the keys and values of `s.seq` new tokens per sample to a cache at position `start`, and attends with each token's query over
-/// the cached tokens up to the token itself. `keys_values` is the cache: first the keys, then the values, [batch, heads of keys, capacity,
+/// the cached tokens that its mask shows, up to the token itself. `keys_values` is the cache: first the keys, then the values, [batch, heads of keys, capacity,
 /// width of a head] each, with space for the new tokens. `qkv` and `out` have the rows that [`AttentionShape`] describes.
 pub fn attend_with_cache<S: Stored>(
     s: AttentionShape,
@@ -332,6 +410,7 @@ pub fn attend_with_cache<S: Stored>(
     let scale = S::Real::real(s.scale());
     let shared = Shared::new(out);
     let block = capacity * hd;
+    let [earlier, _] = s.mask.reach(start + s.seq);
     let (keys, values) = keys_values.split_at_mut(s.batch * s.heads.kv * block);
     keys.par_chunks_mut(block).zip(values.par_chunks_mut(block)).enumerate().for_each_piece(
         |(task, (keys, values))| {
@@ -343,13 +422,14 @@ pub fn attend_with_cache<S: Stored>(
                 keys[(start + i) * hd..][..hd].copy_from_slice(&row[(s.heads.queries + kv) * hd..][..hd]);
                 values[(start + i) * hd..][..hd]
                     .copy_from_slice(&row[(s.heads.queries + s.heads.kv + kv) * hd..][..hd]);
-                let p = &mut p[..=start + i];
+                let first = (start + i).saturating_sub(earlier);
+                let p = &mut p[first..=start + i];
                 for head in kv * group..(kv + 1) * group {
                     // SAFETY: this head's columns of this row belong to this task alone.
                     let out = unsafe { shared.slice((b * s.seq + i) * out_width + head * hd, hd) };
                     vectorize(inlined!(|| {
                         let q = &row[head * hd..][..hd];
-                        for (p, k) in p.iter_mut().zip(keys.chunks_exact(hd)) {
+                        for (p, k) in p.iter_mut().zip(keys[first * hd..].chunks_exact(hd)) {
                             *p = dot(q, k) * scale;
                         }
                         let top = max(p);
@@ -358,7 +438,7 @@ pub fn attend_with_cache<S: Stored>(
                         }
                         let inverse = S::Real::ONE / sum_by(p, inlined!(|v| v));
                         sum.fill(Real::ZERO);
-                        for (&p, v) in p.iter().zip(values.chunks_exact(hd)) {
+                        for (&p, v) in p.iter().zip(values[first * hd..].chunks_exact(hd)) {
                             axpy(S::rounded(p * inverse), v, &mut sum);
                         }
                         for (out, &sum) in out.iter_mut().zip(&sum) {

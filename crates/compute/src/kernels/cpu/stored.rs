@@ -6,7 +6,7 @@ use half::bf16;
 
 use super::Real;
 use super::gemm::{self, Mat};
-use super::product::panels::{Left, PanelProduct, Panels};
+use super::product::panels::{Left, PanelProduct, Panels, TileKeys};
 use super::product::{self, Bf16Operand, Bf16Products};
 
 /// A number as a tensor stores it.
@@ -39,7 +39,7 @@ pub trait Stored: WithDType + Default {
     /// `operand` becomes the right matrix `b`.
     fn pack(operand: &mut Self::Operand, b: Mat<Self>);
     /// `sums` becomes `left`·`right`, or the product is added where `left` is a transpose, on the calling thread. The rows and columns of
-    /// `sums` are set before; `buffer` is for a copy of `left`. Query i sees `before` + i + 1 keys.
+    /// `sums` are set before; `buffer` is for a copy of `left`. Queries see `keys`.
     ///
     /// # Panics
     /// If the shapes do not fit: an invariant of the callers.
@@ -47,7 +47,7 @@ pub trait Stored: WithDType + Default {
         sums: &mut Panels<Self::Real>,
         left: Left<'_, Self>,
         right: &Self::Operand,
-        before: usize,
+        keys: TileKeys,
         buffer: &mut Self::Operand,
     );
 
@@ -119,10 +119,10 @@ macro_rules! stored_as_computed {
                 sums: &mut Panels<Self>,
                 left: Left<'_, Self>,
                 right: &Panels<Self>,
-                before: usize,
+                keys: TileKeys,
                 buffer: &mut Panels<Self>,
             ) {
-                PanelProduct::new(sums, left, right, before, buffer).multiply();
+                PanelProduct::new(sums, left, right, keys, buffer).multiply();
             }
 
             elements_of!($variant);
@@ -174,11 +174,11 @@ impl Stored for bf16 {
         sums: &mut Panels<f32>,
         left: Left<'_, Self>,
         right: &Bf16Operand,
-        before: usize,
+        keys: TileKeys,
         buffer: &mut Bf16Operand,
     ) {
         // SAFETY: only methods are in use whose instructions the machine has.
-        unsafe { right.multiply(Bf16Products::in_use(), sums, left, before, buffer) };
+        unsafe { right.multiply(Bf16Products::in_use(), sums, left, keys, buffer) };
     }
 
     elements_of!(BF16);

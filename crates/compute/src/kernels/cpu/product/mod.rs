@@ -22,7 +22,7 @@ use half::bf16;
 use parking_lot::Mutex;
 use rayon::prelude::*;
 
-use panels::{Left, PanelProduct, Panels};
+use panels::{Left, PanelProduct, Panels, TileKeys};
 
 use super::elementwise::written;
 use super::gemm::Mat;
@@ -237,19 +237,21 @@ impl Bf16Operand {
         method: Bf16Products,
         sums: &mut Panels<f32>,
         left: Left<'_, bf16>,
-        before: usize,
+        keys: TileKeys,
         buffer: &mut Self,
     ) {
         // SAFETY: the caller's promise.
         unsafe {
             match method {
                 #[cfg(target_arch = "x86_64")]
-                Bf16Products::AmxBf16 => self.tiles.multiply::<amx_bf16::AmxBf16>(sums, left, &mut buffer.tiles),
+                Bf16Products::AmxBf16 => {
+                    self.tiles.multiply::<amx_bf16::AmxBf16>(sums, left, keys.first, &mut buffer.tiles);
+                }
                 #[cfg(target_arch = "x86_64")]
                 Bf16Products::Avx512Bf16 => {
-                    self.tiles.multiply::<avx512_bf16::Avx512Bf16>(sums, left, &mut buffer.tiles);
+                    self.tiles.multiply::<avx512_bf16::Avx512Bf16>(sums, left, keys.first, &mut buffer.tiles);
                 }
-                _ => PanelProduct::new(sums, left, &self.panels, before, &mut buffer.panels).multiply(),
+                _ => PanelProduct::new(sums, left, &self.panels, keys, &mut buffer.panels).multiply(),
             }
         }
     }

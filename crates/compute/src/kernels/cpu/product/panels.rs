@@ -141,14 +141,23 @@ pub(super) fn each<T: Copy, const N: usize>(f: impl Fn(usize) -> T) -> [T; N] {
     unsafe { (&raw const elements).cast::<[T; N]>().read() }
 }
 
-/// The left matrix of a product for queries, of which query i sees `before` + i + 1 keys, but no more than there are.
+/// The keys of a product for queries: those from `first` on, which is a multiple of [`PANEL_COLUMNS`]. Query i sees at most `before` + i + 1
+/// of them.
+#[derive(Debug, Clone, Copy)]
+pub struct TileKeys {
+    pub first: usize,
+    pub before: usize,
+}
+
+/// The left matrix of a product for queries, which see the keys of a [`TileKeys`].
 #[derive(Clone, Copy)]
 pub enum Left<'a, S: Stored> {
     /// A row for each query; columns of the product are keys. What a query does not see is any number.
     QueriesByFeatures(Mat<'a, S>),
     /// A row for each query, a column for each key; keys that a query does not see are 0.
     QueriesByKeys(&'a Panels<S::Real>),
-    /// The transpose of such a matrix of at most [`MAX_QUERIES`] queries. The product is added to the sums.
+    /// The transpose of such a matrix of at most [`MAX_QUERIES`] queries. The product is added to the sums, which have a row for each key of the
+    /// sample.
     KeysByQueries(&'a Panels<S::Real>),
 }
 
@@ -157,7 +166,7 @@ pub struct PanelProduct<'a, T> {
     left: &'a Panels<T>,
     kind: Kind,
     right: &'a Panels<T>,
-    before: usize,
+    keys: TileKeys,
     sums: &'a mut Panels<T>,
 }
 
@@ -175,7 +184,7 @@ impl<'a, T: Real> PanelProduct<'a, T> {
         sums: &'a mut Panels<T>,
         left: Left<'a, S>,
         right: &'a Panels<T>,
-        before: usize,
+        keys: TileKeys,
         packed: &'a mut Panels<T>,
     ) -> Self {
         let (kind, left) = match left {
@@ -190,38 +199,59 @@ impl<'a, T: Real> PanelProduct<'a, T> {
             Kind::QueriesByFeatures | Kind::QueriesByKeys => [left.rows, left.columns],
             Kind::KeysByQueries => [left.columns, left.rows],
         };
+        assert!(keys.first.is_multiple_of(PANEL_COLUMNS), "keys that begin inside of a panel");
+        let first = |of: Kind| if kind == of { keys.first } else { 0 };
         // The last tile computes rows of padding, which must not be others of `sums`.
-        assert!(rows == sums.rows || (rows < sums.rows && rows.is_multiple_of(ROW_UNIT)), "rows of a product");
-        assert!(depth <= right.rows && sums.columns <= right.columns, "shapes of a product");
+        let end = first(Kind::KeysByQueries) + rows;
+        assert!(end == sums.rows || (end < sums.rows && rows.is_multiple_of(ROW_UNIT)), "rows of a product");
+        assert!(first(Kind::QueriesByKeys) + depth <= right.rows, "the inner dimension of a product");
+        assert!(first(Kind::QueriesByFeatures) + sums.columns <= right.columns, "columns of a product");
         assert!(kind != Kind::KeysByQueries || depth <= MAX_QUERIES, "too many queries");
-        Self { left, kind, right, before, sums }
+        Self { left, kind, right, keys, sums }
     }
 
     /// Calls `f` with the first row of each tile of `tile` rows, the panel, and the part of the inner dimension that the tile needs.
     #[inline(always)]
     fn for_each_tile(&self, tile: usize, mut f: impl FnMut(usize, usize, Range<usize>)) {
-        let (queries, keys) = (self.left.rows, self.left.columns);
+        let (queries, keys, before) = (self.left.rows, self.left.columns, self.keys.before);
         for panel in 0..self.sums.panels() {
             match self.kind {
                 Kind::QueriesByFeatures => {
                     for row in (0..queries).step_by(tile) {
-                        if panel * PANEL_COLUMNS < self.before + row + tile {
+                        if panel * PANEL_COLUMNS < before + row + tile {
                             f(row, panel, 0..keys);
                         }
                     }
                 }
                 Kind::QueriesByKeys => {
                     for row in (0..queries).step_by(tile) {
-                        f(row, panel, 0..keys.min(self.before + row + tile));
+                        f(row, panel, 0..keys.min(before + row + tile));
                     }
                 }
                 Kind::KeysByQueries => {
                     for row in (0..keys).step_by(tile) {
-                        f(row, panel, row.saturating_sub(self.before).min(queries)..queries);
+                        f(row, panel, row.saturating_sub(before).min(queries)..queries);
                     }
                 }
             }
         }
+    }
+
+    /// The rows of the right matrix that belong to a panel of the product, and to a part of the inner dimension.
+    #[inline(always)]
+    fn right_rows(&self, panel: usize, depth: &Range<usize>) -> &[PanelRow<T>] {
+        let [panel, row] = match self.kind {
+            Kind::QueriesByFeatures => [panel + self.keys.first / PANEL_COLUMNS, depth.start],
+            Kind::QueriesByKeys => [panel, depth.start + self.keys.first],
+            Kind::KeysByQueries => [panel, depth.start],
+        };
+        &self.right.numbers[panel * self.right.height() + row..][..depth.len()]
+    }
+
+    /// The row of the sums in which row `row` of the product is.
+    #[inline(always)]
+    fn row_of_sums(&self, row: usize) -> usize {
+        if self.kind == Kind::KeysByQueries { self.keys.first + row } else { row }
     }
 
     pub fn multiply(self) {
@@ -233,16 +263,17 @@ impl<'a, T: Real> PanelProduct<'a, T> {
         let mut tiles = Vec::new();
         self.for_each_tile(1, |row, panel, depth| tiles.push((row, panel, depth)));
         for (row, panel, depth) in tiles {
+            let to = self.row_of_sums(row);
             let mut sums =
-                if self.kind == Kind::KeysByQueries { *self.sums.row(panel, row) } else { [T::ZERO; PANEL_COLUMNS] };
-            for k in depth {
+                if self.kind == Kind::KeysByQueries { *self.sums.row(panel, to) } else { [T::ZERO; PANEL_COLUMNS] };
+            for (k, right) in depth.clone().zip(self.right_rows(panel, &depth)) {
                 let [i, column] = if self.kind == Kind::KeysByQueries { [k, row] } else { [row, k] };
                 let number = self.left.row(column / PANEL_COLUMNS, i)[column % PANEL_COLUMNS];
-                for (sum, &right) in sums.iter_mut().zip(self.right.row(panel, k)) {
+                for (sum, &right) in sums.iter_mut().zip(&right.0) {
                     *sum = number.fma(right, *sum);
                 }
             }
-            *self.sums.row_mut(panel, row) = sums;
+            *self.sums.row_mut(panel, to) = sums;
         }
     }
 }
@@ -269,11 +300,11 @@ impl PanelProduct<'_, f32> {
         self.for_each_tile(
             ROWS,
             inlined!(|row: usize, panel: usize, depth: Range<usize>| {
-                let right = &self.right.numbers[panel * self.right.height()..][depth.clone()];
+                let right = self.right_rows(panel, &depth);
                 // SAFETY: `new` checked the shapes. The rows of `left` and `sums` are padded to whole tiles, and those of a transpose to whole
                 // panels.
                 unsafe {
-                    let sums = sums.add(panel * sums_height + row);
+                    let sums = sums.add(panel * sums_height + self.row_of_sums(row));
                     if self.kind == Kind::KeysByQueries {
                         let left = left
                             .add(row / PANEL_COLUMNS * panel_len + depth.start * PANEL_COLUMNS + row % PANEL_COLUMNS);

@@ -269,17 +269,20 @@ fn sums_are_rounded_to_the_nearest_number() {
 /// More rows and columns than any matrix in [`ATTENTIONS`].
 const LARGEST: usize = 400;
 
-/// The products of a tile of an attention with such shapes: queries, keys that they see, columns of a head, and keys before those of the
-/// first query. The head has more keys than a tile sees.
-const ATTENTIONS: [[usize; 4]; 8] = [
-    [1, 1, 1, 0],
-    [5, 5, 3, 0],
-    [64, 64, 64, 0],
-    [64, 200, 70, 136],
-    [64, 200, 32, 64],
-    [37, 100, 33, 50],
-    [17, 40, 128, 39],
-    [MAX_QUERIES, 300, 96, 299],
+/// The products of a tile of an attention with such shapes: queries, keys that they see, columns of a head, keys before those of the
+/// first query, and keys before all of these. The head has more keys than a tile sees.
+const ATTENTIONS: [[usize; 5]; 11] = [
+    [1, 1, 1, 0, 0],
+    [5, 5, 3, 0, 0],
+    [64, 64, 64, 0, 0],
+    [64, 200, 70, 136, 0],
+    [64, 200, 32, 64, 0],
+    [37, 100, 33, 50, 0],
+    [17, 40, 128, 39, 0],
+    [MAX_QUERIES, 300, 96, 299, 0],
+    [64, 96, 64, 32, 32],
+    [64, 103, 70, 40, 224],
+    [6, 37, 33, 31, 64],
 ];
 
 /// Each product inside attention beside its sums in f64, at the elements that attention reads. Buffers hold NaN before.
@@ -294,11 +297,11 @@ fn products_inside_attention_are_sums_of_products() {
                 operand.pack(method, b);
             }
         };
-        let multiply = |sums: &mut Panels<f32>, left: Left<'_, bf16>, right: &Bf16Operand, before: usize| {
+        let multiply = |sums: &mut Panels<f32>, left: Left<'_, bf16>, right: &Bf16Operand, keys: TileKeys| {
             let mut buffer = Bf16Operand::default();
             pack(&mut buffer, Mat::new(&[bf16::NAN], 1, 1));
             // SAFETY: the machine has the method.
-            unsafe { right.multiply(method, sums, left, before, &mut buffer) };
+            unsafe { right.multiply(method, sums, left, keys, &mut buffer) };
         };
         check_products_inside_attention::<bf16>(&format!("{method:?}"), pack, multiply);
     }
@@ -306,23 +309,23 @@ fn products_inside_attention_are_sums_of_products() {
         operand.pack(Mat::new(&vec![f32::NAN; LARGEST * LARGEST], LARGEST, LARGEST));
         operand.pack(b);
     };
-    check_products_inside_attention::<f32>("fp32", pack, |sums, left, right, before| {
+    check_products_inside_attention::<f32>("fp32", pack, |sums, left, right, keys| {
         let mut buffer = Panels::default();
         pack(&mut buffer, Mat::new(&[f32::NAN], 1, 1));
-        PanelProduct::new(sums, left, right, before, &mut buffer).multiply();
+        PanelProduct::new(sums, left, right, keys, &mut buffer).multiply();
     });
 }
 
 fn check_products_inside_attention<S: Stored<Real = f32>>(
     method: &str,
     pack: impl Fn(&mut S::Operand, Mat<S>),
-    multiply: impl Fn(&mut Panels<f32>, Left<'_, S>, &S::Operand, usize),
+    multiply: impl Fn(&mut Panels<f32>, Left<'_, S>, &S::Operand, TileKeys),
 ) {
     let stored = |seed: u32, len: usize| numbers(seed, len).into_iter().map(|v| S::store(v.load())).collect::<Vec<S>>();
-    for [queries, keys, width, before] in ATTENTIONS {
-        let sees = |i: usize, j: usize| j <= before + i;
+    for [queries, keys, width, before, first] in ATTENTIONS {
+        let (sees, tile_keys) = (|i: usize, j: usize| j <= before + i, TileKeys { first, before });
         // The products of whole tiles leave the rows of other keys as they are.
-        let all_keys = if keys.is_multiple_of(8) { keys + 50 } else { keys };
+        let all_keys = first + if keys.is_multiple_of(8) { keys + 50 } else { keys };
         let [q, k, p] =
             [(16, queries * width), (17, all_keys * width), (18, queries * keys)].map(|(seed, len)| stored(seed, len));
         // A sum of terms (left number, right number) beside a result.
@@ -339,10 +342,16 @@ fn check_products_inside_attention<S: Stored<Real = f32>>(
 
         pack(&mut right, Mat::new(&k, all_keys, width).t());
         fill(&mut sums, queries, keys, |_, _| f32::NAN);
-        multiply(&mut sums, Left::QueriesByFeatures(Mat::new(&q, queries, width)), &right, before);
+        multiply(&mut sums, Left::QueriesByFeatures(Mat::new(&q, queries, width)), &right, tile_keys);
         for_each_element(queries, keys, |i, j| {
             if sees(i, j) {
-                check("scores", i, j, at(&sums, i, j), &mut (0..width).map(|c| (q[i * width + c], k[j * width + c])));
+                check(
+                    "scores",
+                    i,
+                    j,
+                    at(&sums, i, j),
+                    &mut (0..width).map(|c| (q[i * width + c], k[(first + j) * width + c])),
+                );
             }
         });
 
@@ -351,22 +360,23 @@ fn check_products_inside_attention<S: Stored<Real = f32>>(
         fill(&mut scores, queries, keys, |i, j| if sees(i, j) { p[i * keys + j].load() } else { 0.0 });
         pack(&mut right, Mat::new(&k, all_keys, width));
         fill(&mut sums, queries, width, |_, _| f32::NAN);
-        multiply(&mut sums, Left::QueriesByKeys(&scores), &right, before);
+        multiply(&mut sums, Left::QueriesByKeys(&scores), &right, tile_keys);
         for_each_element(queries, width, |i, c| {
             let seen = (0..keys).filter(|&j| sees(i, j));
-            check("output", i, c, at(&sums, i, c), &mut seen.map(|j| (p[i * keys + j], k[j * width + c])));
+            check("output", i, c, at(&sums, i, c), &mut seen.map(|j| (p[i * keys + j], k[(first + j) * width + c])));
         });
 
         pack(&mut right, Mat::new(&q, queries, width));
         fill(&mut sums, all_keys, width, |_, _| 1.0);
-        multiply(&mut sums, Left::KeysByQueries(&scores), &right, before);
+        multiply(&mut sums, Left::KeysByQueries(&scores), &right, tile_keys);
         for_each_element(keys, width, |j, c| {
             let seen = (0..queries).filter(|&i| sees(i, j));
             let terms = seen.map(|i| (p[i * keys + j], q[i * width + c]));
-            check("gradient", j, c, at(&sums, j, c), &mut terms.chain([(S::store(1.0), S::store(1.0))]));
+            check("gradient", j, c, at(&sums, first + j, c), &mut terms.chain([(S::store(1.0), S::store(1.0))]));
         });
         for_each_element(all_keys, width, |j, c| {
-            assert!(j < keys || at(&sums, j, c) == 1.0, "{method}: the gradient of key {j}, which no query sees");
+            let is_seen = (first..first + keys).contains(&j);
+            assert!(is_seen || at(&sums, j, c) == 1.0, "{method}: the gradient of key {j}, which no query sees");
         });
     }
 }

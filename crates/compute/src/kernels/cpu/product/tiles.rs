@@ -299,7 +299,7 @@ impl Operand {
         unsafe { pack_some_panels(b, 0..b.rows(), 0..b.cols(), self.pairs, panels) };
     }
 
-    /// See [`Stored::multiply_panels`]; `self` is the right matrix.
+    /// See [`Stored::multiply_panels`]; `self` is the right matrix, and `first_key` the first key of queries.
     ///
     /// # Safety
     /// The processor must have the instructions, and AVX-512 with its extensions BW and VL.
@@ -307,18 +307,27 @@ impl Operand {
         &self,
         sums: &mut Panels<f32>,
         left: Left<'_, bf16>,
+        first_key: usize,
         buffer: &mut Self,
     ) {
         let Self { rounded, copied, .. } = buffer;
         let adds = matches!(left, Left::KeysByQueries(_));
-        let left = match left {
-            Left::QueriesByFeatures(matrix) => matrix,
-            Left::QueriesByKeys(panels) => round_panels(panels, rounded),
-            Left::KeysByQueries(panels) => round_panels(panels, rounded).t(),
+        // Where keys begin, in the columns and the rows of the right matrix, and in the rows of the sums.
+        let (left, [first_column, first_depth, first_row]) = match left {
+            Left::QueriesByFeatures(matrix) => (matrix, [first_key, 0, 0]),
+            Left::QueriesByKeys(panels) => (round_panels(panels, rounded), [0, first_key, 0]),
+            Left::KeysByQueries(panels) => (round_panels(panels, rounded).t(), [0, 0, first_key]),
         };
+        // Whole panels, and whole steps of the depth.
+        assert!(
+            first_key.is_multiple_of(PANEL_COLUMNS) && PANEL_COLUMNS.is_multiple_of(T::DEPTH_STEP),
+            "keys in steps"
+        );
         let (rows, padded) = (left.rows(), left.cols().next_multiple_of(T::DEPTH_STEP));
         assert!(
-            rows <= sums.rows() && left.cols() <= self.rows && sums.columns() <= self.columns,
+            first_row + rows <= sums.rows()
+                && first_depth + left.cols() <= self.rows
+                && first_column + sums.columns() <= self.columns,
             "shapes of a product"
         );
         let left = if is_read_in_place::<T>(left) {
@@ -333,12 +342,13 @@ impl Operand {
         let task = || {
             let mut tile = T::Sums::default();
             for panel in 0..sums.panels() {
-                let pairs = &self.panels[panel * self.pairs..][..padded / 2];
+                let packed = panel + first_column / PANEL_COLUMNS;
+                let pairs = &self.panels[packed * self.pairs + first_depth / 2..][..padded / 2];
                 for rows in split_range(rows, T::ROWS) {
                     // SAFETY: the caller's promise; `run_task` runs this closure.
                     let tile = unsafe { sum_rows::<T>(left, rows.start, pairs, &mut tile) };
                     for (row, tile) in rows.zip(tile) {
-                        let sums = sums.row_mut(panel, row);
+                        let sums = sums.row_mut(panel, first_row + row);
                         *sums = if adds { each(inlined!(|i: usize| sums[i] + tile[i])) } else { *tile };
                     }
                 }
