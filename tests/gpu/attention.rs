@@ -56,7 +56,7 @@ const fn case(shape: [usize; 5], dropout: bool, filled: bool, shifted: bool) -> 
     Case { shape, dropout, filled, shifted }
 }
 
-/// Batch, positions, heads, key-value heads, width of a head. Each is tried with a causal mask and without.
+/// Batch, positions, heads, key-value heads, width of a head. Each is tried with each of [`MASKS`].
 const CASES: [Case; 17] = [
     case([1, 1, 1, 1, 16], false, false, false),
     case([2, 1, 3, 1, 64], true, true, false),
@@ -76,6 +76,9 @@ const CASES: [Case; 17] = [
     case([2, 40, 1, 1, 160], false, true, true),
     case([1, 100, 3, 1, 64], false, false, true),
 ];
+
+/// Windows end inside of tiles, and leave out whole ones.
+const MASKS: [Mask; 5] = [Mask::Causal, Mask::Full, Mask::Window(1), Mask::Window(40), Mask::Window(64)];
 
 impl Case {
     fn shape(self, mask: Mask) -> AttentionShape {
@@ -167,7 +170,7 @@ fn check_row_sums(gradient: &Tensor, row_sums: &Tensor, name: &str) {
 
 fn follows_the_cpu(precision: Precision) {
     let Some(device) = device(precision) else { return };
-    for (case, mask) in CASES.into_iter().flat_map(|case| [(case, Mask::Causal), (case, Mask::Full)]) {
+    for (case, mask) in CASES.into_iter().flat_map(|case| MASKS.map(|mask| (case, mask))) {
         let s = case.shape(mask);
         let name = format!("{precision:?} {case:?}, {mask:?}");
         let (rows, widths) = (s.batch * s.seq, [s.qkv_width(), s.out_width()]);
@@ -263,16 +266,19 @@ fn long_rows_do_not_drift() {
 /// Token by token, or some at a time, gives the rows of the whole.
 #[test]
 fn new_tokens_over_a_cache_give_the_rows_of_the_whole() {
-    for (shape, pieces) in [
-        ([2, 9, 3, 1, 64], &[1, 1, 3, 1, 1, 2][..]),
-        ([1, 70, 4, 2, 128], &[64, 1, 5][..]),
-        ([2, 33, 2, 2, 20], &[30, 1, 1, 1][..]),
-        ([1, 20, 2, 1, 256], &[17, 1, 2][..]),
+    for (shape, pieces, mask) in [
+        ([2, 9, 3, 1, 64], &[1, 1, 3, 1, 1, 2][..], Mask::Causal),
+        ([1, 70, 4, 2, 128], &[64, 1, 5][..], Mask::Causal),
+        ([2, 33, 2, 2, 20], &[30, 1, 1, 1][..], Mask::Causal),
+        ([1, 20, 2, 1, 256], &[17, 1, 2][..], Mask::Causal),
+        ([2, 9, 3, 1, 64], &[1, 1, 3, 1, 1, 2][..], Mask::Window(4)),
+        ([1, 70, 4, 2, 128], &[64, 1, 5][..], Mask::Window(40)),
+        ([1, 20, 2, 1, 256], &[17, 1, 2][..], Mask::Window(1)),
     ] {
         for precision in [Precision::F32, Precision::Bf16] {
             let Some(device) = device(precision) else { return };
             let [batch, seq, queries, kv, width] = shape;
-            let s = AttentionShape { batch, seq, heads: Heads { queries, kv, width }, mask: Mask::Causal };
+            let s = AttentionShape { batch, seq, heads: Heads { queries, kv, width }, mask };
             let width = s.qkv_width();
             let qkv = normals(1, batch * seq * width, precision);
             let whole = in_f64(&qkv, (batch * seq, width));
@@ -289,7 +295,7 @@ fn new_tokens_over_a_cache_give_the_rows_of_the_whole() {
                 let got = attend_with_cache(&part, s, start, &cache).unwrap();
                 let right = right.narrow(1, start, n).unwrap().contiguous().unwrap();
                 let units = worst(&got, &right, s.heads.width, precision.unit());
-                assert!(units <= precision.units(), "{precision:?} {shape:?} at {start}: {units} units off");
+                assert!(units <= precision.units(), "{precision:?} {shape:?}, {mask:?} at {start}: {units} units off");
                 start += n;
             }
             assert_eq!(start, seq);

@@ -351,8 +351,9 @@ __device__ __forceinline__ void accumulate(float (&o)[MT][D / 8][4], const float
 // A warp's fragment x[m][n][i] of lane (g, t) is row 16·m + g + 8·(i / 2), column 8·n + 2·t + i % 2. Where rows are queries, columns are
 // keys; "transposed" it is the other way around, for one piece of rows.
 
-// Sets what belongs to keys that a query does not see to `to`. `sees` is the last key that the first row's query sees, `at` the first key.
-template <int MT, int NT> __device__ __forceinline__ void hide(float (&x)[MT][NT][4], float to, int sees, int at, int visible) {
+// Sets what belongs to keys that a query does not see to `to`. `first` and `sees` are the first and last key that the first row's query sees,
+// `at` the first key.
+template <int MT, int NT> __device__ __forceinline__ void hide(float (&x)[MT][NT][4], float to, int first, int sees, int at, int visible) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int m = 0; m < MT; m++) {
@@ -360,8 +361,8 @@ template <int MT, int NT> __device__ __forceinline__ void hide(float (&x)[MT][NT
         for (int n = 0; n < NT; n++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                const int last = sees + m * 16 + g + i / 2 * 8, key = at + n * 8 + 2 * t + i % 2;
-                if (key > last || key >= visible) {
+                const int row = m * 16 + g + i / 2 * 8, key = at + n * 8 + 2 * t + i % 2;
+                if (key < first + row || key > sees + row || key >= visible) {
                     x[m][n][i] = to;
                 }
             }
@@ -369,20 +370,24 @@ template <int MT, int NT> __device__ __forceinline__ void hide(float (&x)[MT][NT
     }
 }
 
-// `sees` is the last key that the first column's query sees, `at` the first row's key.
-template <int NT> __device__ __forceinline__ void hide_transposed(float (&x)[1][NT][4], int sees, int at, int visible) {
+// `first` and `sees` are the first and last key that the first column's query sees, `at` the first row's key.
+template <int NT> __device__ __forceinline__ void hide_transposed(float (&x)[1][NT][4], int first, int sees, int at, int visible) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int n = 0; n < NT; n++) {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const int last = sees + n * 8 + 2 * t + i % 2, key = at + g + i / 2 * 8;
-            if (key > last || key >= visible) {
+            const int column = n * 8 + 2 * t + i % 2, key = at + g + i / 2 * 8;
+            if (key < first + column || key > sees + column || key >= visible) {
                 x[0][n][i] = 0.f;
             }
         }
     }
 }
+
+// Below all scores, and finite also times a scale of up to 1 and log2(e): a row that has seen no key yet has it as its maximum. Scores that are
+// hidden, -INFINITY, have exponentials of 0 beside it.
+#define NO_SCORE -1.7e38f
 
 // The forward's running softmax over a row's scores (Dao et al. 2022).
 template <int MT> struct Softmax {
@@ -393,7 +398,7 @@ template <int MT> struct Softmax {
         for (int m = 0; m < MT; m++) {
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                top[m][half] = -INFINITY;
+                top[m][half] = NO_SCORE;
                 sum[m][half] = 0.f;
             }
         }
@@ -413,7 +418,6 @@ template <int MT> struct Softmax {
                 }
                 high = fmaxf(high, __shfl_xor_sync(FULL_MASK, high, 1));
                 high = fmaxf(high, __shfl_xor_sync(FULL_MASK, high, 2));
-                // All queries see key 0, so `high` is finite unless the scores are not.
                 const float base = __fmul_rn(high, scale_log2);
                 // Both products are rounded before the difference, without a fused multiply-add: so `shrink` is exactly 1 while the
                 // maximum stays the same.
@@ -437,7 +441,8 @@ template <int MT> struct Softmax {
         }
     }
 
-    // Stores log-sum-exps of the warp's rows, of queries from `from` on, below `seq`; `inverse` are the factors on `o`, times `keep`.
+    // Stores log-sum-exps of the warp's rows, of queries from `from` on, below `seq`; `inverse` are the factors on `o`, times `keep`. Both are 0
+    // for a query that sees no key.
     __device__ __forceinline__ void finish(float (&inverse)[MT][2], float* lse, int from, int seq, float scale, float keep) const {
         const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
@@ -447,10 +452,11 @@ template <int MT> struct Softmax {
                 float total = sum[m][half];
                 total += __shfl_xor_sync(FULL_MASK, total, 1);
                 total += __shfl_xor_sync(FULL_MASK, total, 2);
-                inverse[m][half] = keep / total;
+                const bool sees_none = total == 0.f;
+                inverse[m][half] = sees_none ? 0.f : keep / total;
                 const int query = from + m * 16 + half * 8 + g;
                 if (t == 0 && query < seq) {
-                    lse[query] = top[m][half] * scale + logf(total);
+                    lse[query] = sees_none ? 0.f : top[m][half] * scale + logf(total);
                 }
             }
         }
@@ -569,27 +575,27 @@ template <int MT> __device__ __forceinline__ void load_statistics(float (&row_ls
 }
 
 // The walk of a block that makes gradients of keys or values: over the heads that share its key-value head, and in each over the tiles of QN
-// queries that see its first key. A stage of the walk holds the tiles of queries and of dOut, and the queries' statistics.
+// queries of which one sees one of its keys. A stage of the walk holds the tiles of queries and of dOut, and the queries' statistics.
 template <typename T, int D, int QN> struct QueryWalk {
     typedef Tile<T, D> Of;
     static const int STAGES = Of::STAGES, TILE = QN * Of::ROW;
     const AttentionCall& call;
     const T *qkv, *dout;
     const float *lse, *delta;
-    int sample, start, tiles; // the first query, and the number of tiles in each head
+    int sample, start, end, tiles; // the first query, the end of the queries, and the number of tiles in each head
     bool aligned;
     unsigned char *queries, *gradients;
     float* stats; // [QN] log-sum-exps times log2(e), [QN] deltas
 
-    // `from`: the block's first key.
+    // `from`: the first of the block's 64 keys.
     __device__ __forceinline__ QueryWalk(const AttentionCall& call, const T* qkv, const T* dout, const float* lse, const float* delta, int sample,
                                          int from, bool aligned, unsigned char* shared)
         : call(call), qkv(qkv), dout(dout), lse(lse), delta(delta), sample(sample), start(max(from - call.later_keys, 0) / QN * QN),
-          tiles((call.seq + QN - 1) / QN - start / QN), aligned(aligned), queries(shared), gradients(queries + STAGES * TILE),
-          stats(reinterpret_cast<float*>(gradients + STAGES * TILE)) {}
+          end(min(from + 64 + call.earlier_keys, call.seq)), tiles((end + QN - 1) / QN - start / QN), aligned(aligned), queries(shared),
+          gradients(queries + STAGES * TILE), stats(reinterpret_cast<float*>(gradients + STAGES * TILE)) {}
 
     __device__ __forceinline__ void advance(int& head, int& at) const {
-        const bool is_last = at + QN >= call.seq;
+        const bool is_last = at + QN >= end;
         head += is_last;
         at = is_last ? start : at + QN;
     }

@@ -92,16 +92,16 @@ __device__ __forceinline__ void attention_keys(const typename M::T* qkv, const t
             key_rows.hold();
             value_rows.hold();
         }
-        const int sees = at + call.later_keys; // the last key that the tile's first query sees
-        if (sees + QN - 1 >= warp_from && warp_from < visible) {
+        const int first = at - call.earlier_keys, sees = at + call.later_keys; // the keys that the tile's first query sees
+        if (sees + QN - 1 >= warp_from && first <= warp_from + 15 && warp_from < visible) {
             const unsigned char* const q = walk.queries + stage * walk.TILE;
             const unsigned char* const dy = walk.gradients + stage * walk.TILE;
             const float* const row_lse = walk.stats + stage * 2 * QN;
             float p[1][NT][4], ds[1][NT][4];
             product<M, D, 1, NT>(p, key_rows, q);
             probabilities_transposed(p, row_lse, scale_log2);
-            if (sees < warp_from + 15 || warp_from + 16 > visible) {
-                hide_transposed(p, sees, warp_from, visible);
+            if (sees < warp_from + 15 || warp_from + 16 > visible || first + QN - 1 > warp_from) {
+                hide_transposed(p, first, sees, warp_from, visible);
             }
             if constexpr (OF_KEYS) {
                 product<M, D, 1, NT>(ds, value_rows, dy);
@@ -168,13 +168,15 @@ __device__ __forceinline__ void attention_queries(const typename M::T* qkv, cons
     const Place place;
     const int from = (gridDim.x - 1 - place.tile) * QUERIES, head = place.head, sample = place.sample;
     const int kv = head / (call.heads / call.kv_heads), visible = visible_keys(valid_lengths, sample, seq);
-    const int tiles = (min(min(from + QUERIES + call.later_keys, seq), visible) + KN - 1) / KN, out_stride = call.heads * width;
+    const int first_tile = max(from - call.earlier_keys, 0) / KN, out_stride = call.heads * width;
+    const int tiles = (min(min(from + QUERIES + call.later_keys, seq), visible) + KN - 1) / KN; // up to the last
     const i64 first = (i64)sample * seq; // the sample's first row
     const HeadColumns<const T> in(qkv, call, first, head, kv);
     const bool aligned = is_aligned(qkv, width) && is_aligned(dout, width) && is_aligned(dqkv, width);
 
     const int warp = threadIdx.x / 32, warp_from = from + warp * 16 * MT; // the warp's first query
-    const int warp_sees = warp_from + call.later_keys;                    // the last key that it sees
+    const int warp_first = warp_from - call.earlier_keys;                 // the first key that it sees
+    const int warp_sees = warp_from + call.later_keys;                    // and the last
     const float scale_log2 = call.scale * LOG2_E;
     const Dropped dropped(call, sample, head);
 
@@ -185,7 +187,7 @@ __device__ __forceinline__ void attention_queries(const typename M::T* qkv, cons
     };
     Of::template load<QUERIES>(queries, in.q + (i64)from * in.stride, in.stride, seq - from, width, aligned);
     Of::template load<QUERIES>(gradients, dout + (first + from) * out_stride + head * width, out_stride, seq - from, width, aligned);
-    fetch(0);
+    fetch(first_tile);
     copy_commit();
 
     Rows<M, D, MT, HELD> query_rows(queries), gradient_rows(gradients);
@@ -194,9 +196,9 @@ __device__ __forceinline__ void attention_queries(const typename M::T* qkv, cons
     const i64 row = ((i64)sample * call.heads + head) * seq;
     load_statistics(row_lse, row_delta, lse + row, delta + row, warp_from, seq);
 
-    for (int tile = 0; tile < tiles; tile++) {
+    for (int tile = first_tile; tile < tiles; tile++) {
         const int at = tile * KN, stage = STAGES == 2 ? tile & 1 : 0;
-        if (STAGES == 1 && tile > 0) {
+        if (STAGES == 1 && tile > first_tile) {
             __syncthreads(); // the stage was read
             fetch(tile);
             copy_commit();
@@ -206,25 +208,28 @@ __device__ __forceinline__ void attention_queries(const typename M::T* qkv, cons
             fetch(tile + 1);
         }
         copy_commit();
-        if (HELD && tile == 0) {
+        if (HELD && tile == first_tile) {
             query_rows.hold();
             gradient_rows.hold();
         }
-        if (warp_from >= seq || at > warp_sees + 16 * MT - 1) {
+        if (warp_from >= seq || at > warp_sees + 16 * MT - 1 || at + KN <= warp_first) {
             continue;
         }
         const unsigned char* const key_tile = keys + stage * KN * Of::ROW;
         float p[MT][NT][4], ds[MT][NT][4];
         product<M, D, MT, NT>(p, query_rows, key_tile);
         probabilities(p, row_lse, scale_log2);
-        if (at + KN - 1 > warp_sees || at + KN > visible) {
-            hide(p, 0.f, warp_sees, at, visible);
+        if (at + KN - 1 > warp_sees || at + KN > visible || at < warp_first + 16 * MT - 1) {
+            hide(p, 0.f, warp_first, warp_sees, at, visible);
         }
         product<M, D, MT, NT>(ds, gradient_rows, values + stage * KN * Of::ROW);
         score_gradients<DROPOUT>(ds, p, row_delta, dropped, warp_from, at, call.keep);
         accumulate<M, D, MT, NT>(dq, ds, key_tile);
     }
 
+    if (first_tile >= tiles) {
+        all_loaded(); // all keys of the window are padding
+    }
     // A warp's rows of the queries' tile are its own.
     if (warp_from < seq) {
         float scales[MT][2];

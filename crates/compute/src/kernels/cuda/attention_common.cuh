@@ -6,13 +6,13 @@
 #define THREADS 128
 #define LOG2_E 1.4426950408889634f
 
-// What the kernels over tiles are given besides arrays: the shape; how many keys after its own position a query sees, if there are that
-// many (`Mask::reach`); and the dropout's random key, the place of the batch's samples in the global batch, the optimizer step, the
+// What the kernels over tiles are given besides arrays: the shape; how many keys before and after its own position a query sees, if there
+// are that many (`Mask::reach`); and the dropout's random key, the place of the batch's samples in the global batch, the optimizer step, the
 // threshold below which a random word drops its element (0: no dropout), and the factor on what is kept.
 struct AttentionCall {
     int seq, heads, kv_heads, width;
     float scale;
-    int later_keys;
+    int earlier_keys, later_keys;
     unsigned key0, key1, first_sample, sample_stride, step, threshold;
     float keep;
 };

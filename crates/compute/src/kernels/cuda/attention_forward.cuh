@@ -21,33 +21,35 @@ __device__ __forceinline__ void attention_forward(const typename M::T* qkv, type
     const Place place;
     const int from = (gridDim.x - 1 - place.tile) * QUERIES, head = place.head, sample = place.sample;
     const int visible = visible_keys(valid_lengths, sample, seq);
-    const int tiles = (min(min(from + QUERIES + call.later_keys, seq), visible) + KN - 1) / KN;
+    const int first_tile = max(from - call.earlier_keys, 0) / KN;
+    const int tiles = (min(min(from + QUERIES + call.later_keys, seq), visible) + KN - 1) / KN; // up to the last
     const i64 first = (i64)sample * seq; // the sample's first row
     const HeadColumns<const T> in(qkv, call, first, head, head / (call.heads / call.kv_heads));
     const bool aligned = is_aligned(qkv, width) && is_aligned(out, width);
 
     const int warp = threadIdx.x / 32, warp_from = from + warp * 16 * MT; // the warp's first query
-    const int warp_sees = warp_from + call.later_keys;                    // the last key that it sees
+    const int warp_first = warp_from - call.earlier_keys;                 // the first key that it sees
+    const int warp_sees = warp_from + call.later_keys;                    // and the last
     const float scale_log2 = call.scale * LOG2_E;
     const Dropped dropped(call, sample, head);
 
     Of::template load<QUERIES>(shared, in.q + (i64)from * in.stride, in.stride, seq - from, width, aligned);
-    Of::template load<KN>(keys, in.k, in.stride, seq, width, aligned);
+    Of::template load<KN>(keys, in.k + (i64)first_tile * KN * in.stride, in.stride, seq - first_tile * KN, width, aligned);
     copy_commit();
 
     Rows<M, D, MT, HELD> rows(shared);
     Softmax<MT> softmax;
     float o[MT][D / 8][4];
     clear(o);
-    for (int tile = 0; tile < tiles; tile++) {
+    for (int tile = first_tile; tile < tiles; tile++) {
         const int at = tile * KN;
         all_loaded(); // these keys, and the last values were read
         Of::template load<KN>(values, in.v + (i64)at * in.stride, in.stride, seq - at, width, aligned);
         copy_commit();
-        if (HELD && tile == 0) {
+        if (HELD && tile == first_tile) {
             rows.hold();
         }
-        const bool busy = warp_from < seq && at <= warp_sees + 16 * MT - 1;
+        const bool busy = warp_from < seq && at <= warp_sees + 16 * MT - 1 && at + KN > warp_first;
         float s[MT][NT][4];
         if (busy) {
             product<M, D, MT, NT>(s, rows, keys);
@@ -60,8 +62,8 @@ __device__ __forceinline__ void attention_forward(const typename M::T* qkv, type
         if (!busy) {
             continue;
         }
-        if (at + KN - 1 > warp_sees || at + KN > visible) {
-            hide(s, -INFINITY, warp_sees, at, visible);
+        if (at + KN - 1 > warp_sees || at + KN > visible || at < warp_first + 16 * MT - 1) {
+            hide(s, -INFINITY, warp_first, warp_sees, at, visible);
         }
         softmax.add(s, o, scale_log2);
         if (DROPOUT) {
@@ -70,6 +72,9 @@ __device__ __forceinline__ void attention_forward(const typename M::T* qkv, type
         accumulate<M, D, MT, NT>(o, s, values);
     }
 
+    if (first_tile >= tiles) {
+        all_loaded(); // all keys of the window are padding
+    }
     if (warp_from < seq) {
         float inverse[MT][2];
         softmax.finish(inverse, lse + ((i64)sample * call.heads + head) * seq, warp_from, seq, call.scale, DROPOUT ? call.keep : 1.f);

@@ -67,17 +67,18 @@ __device__ __forceinline__ void write_row(float* sums, const float (&x)[PER_LANE
     }
 }
 
-// Queries `start ..` of a sample, at q, over the keys and values up to their own, in caches [batch, kv_heads, capacity, width].
+// Queries `start ..` of a sample, at q, over the keys and values up to their own, `earlier_keys` of them before it, in caches [batch, kv_heads,
+// capacity, width].
 // out: [batch·queries, heads·width]. The stride is in elements. Grid: (queries, heads, batch).
 template <int LANES, typename T>
 __device__ __forceinline__ void attention_rows(const T* q, i64 q_stride, const T* keys, const T* values, T* out, int start, int capacity,
-                                               int kv_heads, int width, float scale) {
+                                               int earlier_keys, int kv_heads, int width, float scale) {
     const int GROUPS = THREADS / LANES, KEYS = 4; // keys of a group at a time
     __shared__ float sums[THREADS * PER_LANE];
     __shared__ float tops[32], totals[32], factors[32];
     const int queries = gridDim.x, heads = gridDim.y, query = gridDim.x - 1 - blockIdx.x, head = blockIdx.y, sample = blockIdx.z;
     const int group = threadIdx.x / LANES;
-    const int length = start + query + 1;
+    const int length = start + query + 1, first = max(start + query - earlier_keys, 0);
     const i64 head_at = ((i64)sample * kv_heads + head / (heads / kv_heads)) * capacity * width;
     const T *k = keys + head_at, *v = values + head_at;
     const bool aligned = is_aligned(q, width) && is_aligned(keys, width) && is_aligned(values, width);
@@ -89,7 +90,7 @@ __device__ __forceinline__ void attention_rows(const T* q, i64 q_stride, const T
         x[i] *= scale * LOG2_E;
     }
     float top = -INFINITY, total = 0.f;
-    for (int from = 0; from < length; from += GROUPS * KEYS) {
+    for (int from = first; from < length; from += GROUPS * KEYS) {
         float s[KEYS], y[KEYS][PER_LANE];
         float high = top;
 #pragma unroll
@@ -166,9 +167,9 @@ __device__ __forceinline__ void cache_append(const T* qkv, T* keys, T* values, i
 
 #define ATTENTION_ROWS(name, LANES, T)                                                                                                           \
     extern "C" __global__ void __launch_bounds__(THREADS) attention_rows_##name(const T* q, i64 q_stride, const T* keys, const T* values, \
-                                                                                T* out, int start, int capacity, int kv_heads, int width, \
-                                                                                float scale) {                                            \
-        attention_rows<LANES, T>(q, q_stride, keys, values, out, start, capacity, kv_heads, width, scale);                                       \
+                                                                                T* out, int start, int capacity, int earlier_keys,       \
+                                                                                int kv_heads, int width, float scale) {                  \
+        attention_rows<LANES, T>(q, q_stride, keys, values, out, start, capacity, earlier_keys, kv_heads, width, scale);                 \
     }
 
 #define CACHE_APPEND(name, T)                                                                                                             \

@@ -78,24 +78,26 @@ __device__ __forceinline__ void attention_forward_sm90(const bf16* qkv, bf16* ou
     const Place place;
     const int from = (gridDim.x - 1 - place.tile) * ROWS, head = place.head, sample = place.sample;
     const int visible = visible_keys(valid_lengths, sample, seq);
-    const int tiles = (min(min(from + ROWS + call.later_keys, seq), visible) + ROWS - 1) / ROWS;
+    const int first_tile = max(from - call.earlier_keys, 0) / ROWS;
+    const int tiles = (min(min(from + ROWS + call.later_keys, seq), visible) + ROWS - 1) / ROWS; // up to the last
     const i64 first = (i64)sample * seq; // the sample's first row
     const HeadColumns<const bf16> in(qkv, call, first, head, head / (call.heads / call.kv_heads));
     const bool aligned = is_aligned(qkv, width) && is_aligned(out, width);
 
     const int warp = threadIdx.x / 32, warp_from = from + warp * 16; // the warp's first query
-    const int warp_sees = warp_from + call.later_keys;               // the last key that it sees
+    const int warp_first = warp_from - call.earlier_keys;            // the first key that it sees
+    const int warp_sees = warp_from + call.later_keys;               // and the last
     const float scale_log2 = call.scale * LOG2_E;
     const Dropped dropped(call, sample, head);
 
     Of::template load<ROWS>(queries, in.q + (i64)from * in.stride, in.stride, seq - from, width, aligned);
-    Of::template load<ROWS>(keys, in.k, in.stride, seq, width, aligned);
+    Of::template load<ROWS>(keys, in.k + (i64)first_tile * ROWS * in.stride, in.stride, seq - first_tile * ROWS, width, aligned);
     copy_commit();
 
     Softmax<1> softmax;
     float o[1][D / 8][4];
     clear(o);
-    for (int tile = 0; tile < tiles; tile++) {
+    for (int tile = first_tile; tile < tiles; tile++) {
         const int at = tile * ROWS;
         all_loaded_for_group(); // these keys, and the last values were read
         Of::template load<ROWS>(values, in.v + (i64)at * in.stride, in.stride, seq - at, width, aligned);
@@ -108,8 +110,8 @@ __device__ __forceinline__ void attention_forward_sm90(const bf16* qkv, bf16* ou
             Of::template load<ROWS>(keys, in.k + (i64)(at + ROWS) * in.stride, in.stride, seq - at - ROWS, width, aligned);
         }
         copy_commit();
-        if (at + ROWS - 1 > warp_sees || at + ROWS > visible) {
-            hide(s, -INFINITY, warp_sees, at, visible);
+        if (at + ROWS - 1 > warp_sees || at + ROWS > visible || at < warp_first + 15) {
+            hide(s, -INFINITY, warp_first, warp_sees, at, visible);
         }
         softmax.add(s, o, scale_log2);
         if (DROPOUT) {
@@ -119,7 +121,7 @@ __device__ __forceinline__ void attention_forward_sm90(const bf16* qkv, bf16* ou
         finish<0>(o);
     }
 
-    __syncthreads(); // the queries were read
+    all_loaded(); // the queries were read, and have arrived where all keys of the window are padding
     if (warp_from < seq) {
         float inverse[1][2];
         softmax.finish(inverse, lse + ((i64)sample * call.heads + head) * seq, warp_from, seq, call.scale, DROPOUT ? call.keep : 1.f);
@@ -173,7 +175,7 @@ __device__ __forceinline__ void attention_keys_sm90(const bf16* qkv, const bf16*
             stat = walk.fetch(next_head, next_at, stage ^ 1);
         }
         copy_commit();
-        const int sees = at + call.later_keys; // the last key that the tile's first query sees
+        const int first = at - call.earlier_keys, sees = at + call.later_keys; // the keys that the tile's first query sees
         const unsigned char* const q = walk.queries + stage * walk.TILE;
         const unsigned char* const dy = walk.gradients + stage * walk.TILE;
         const float* const row_lse = walk.stats + stage * 2 * ROWS;
@@ -181,10 +183,10 @@ __device__ __forceinline__ void attention_keys_sm90(const bf16* qkv, const bf16*
         start_product<D>(p, keys, q);
         start_product<D>(ds, values, dy);
         finish<1>(p);
-        const bool edge = sees < warp_from + 15 || warp_from + 16 > visible;
+        const bool edge = sees < warp_from + 15 || warp_from + 16 > visible || first + ROWS - 1 > warp_from;
         probabilities_transposed(p, row_lse, scale_log2);
         if (edge) {
-            hide_transposed(p, sees, warp_from, visible);
+            hide_transposed(p, first, sees, warp_from, visible);
         }
         if constexpr (DROPOUT) {
             finish<0>(ds);
@@ -236,13 +238,15 @@ __device__ __forceinline__ void attention_queries_sm90(const bf16* qkv, const bf
     const Place place;
     const int from = (gridDim.x - 1 - place.tile) * ROWS, head = place.head, sample = place.sample;
     const int kv = head / (call.heads / call.kv_heads), visible = visible_keys(valid_lengths, sample, seq);
-    const int tiles = (min(min(from + ROWS + call.later_keys, seq), visible) + ROWS - 1) / ROWS, out_stride = call.heads * width;
+    const int first_tile = max(from - call.earlier_keys, 0) / ROWS, out_stride = call.heads * width;
+    const int tiles = (min(min(from + ROWS + call.later_keys, seq), visible) + ROWS - 1) / ROWS; // up to the last
     const i64 first = (i64)sample * seq; // the sample's first row
     const HeadColumns<const bf16> in(qkv, call, first, head, kv);
     const bool aligned = is_aligned(qkv, width) && is_aligned(dout, width) && is_aligned(dqkv, width);
 
     const int warp = threadIdx.x / 32, warp_from = from + warp * 16; // the warp's first query
-    const int warp_sees = warp_from + call.later_keys;               // the last key that it sees
+    const int warp_first = warp_from - call.earlier_keys;            // the first key that it sees
+    const int warp_sees = warp_from + call.later_keys;               // and the last
     const float scale_log2 = call.scale * LOG2_E;
     const Dropped dropped(call, sample, head);
 
@@ -253,7 +257,7 @@ __device__ __forceinline__ void attention_queries_sm90(const bf16* qkv, const bf
     };
     Of::template load<ROWS>(queries, in.q + (i64)from * in.stride, in.stride, seq - from, width, aligned);
     Of::template load<ROWS>(gradients, dout + (first + from) * out_stride + head * width, out_stride, seq - from, width, aligned);
-    fetch(0);
+    fetch(first_tile);
     copy_commit();
 
     float dq[1][D / 8][4], row_lse[1][2], row_delta[1][2];
@@ -261,7 +265,7 @@ __device__ __forceinline__ void attention_queries_sm90(const bf16* qkv, const bf
     const i64 row = ((i64)sample * call.heads + head) * seq;
     load_statistics(row_lse, row_delta, lse + row, delta + row, warp_from, seq);
 
-    for (int tile = 0; tile < tiles; tile++) {
+    for (int tile = first_tile; tile < tiles; tile++) {
         const int at = tile * ROWS, stage = tile & 1;
         finish<0>(dq);
         all_loaded_for_group(); // this stage, and the other was read
@@ -275,8 +279,8 @@ __device__ __forceinline__ void attention_queries_sm90(const bf16* qkv, const bf
         start_product<D>(ds, gradients, values + stage * ROWS * Of::ROW);
         finish<1>(p);
         probabilities(p, row_lse, scale_log2);
-        if (at + ROWS - 1 > warp_sees || at + ROWS > visible) {
-            hide(p, 0.f, warp_sees, at, visible);
+        if (at + ROWS - 1 > warp_sees || at + ROWS > visible || at < warp_first + 15) {
+            hide(p, 0.f, warp_first, warp_sees, at, visible);
         }
         finish<0>(ds);
         score_gradients<DROPOUT>(ds, p, row_delta, dropped, warp_from, at, call.keep);
@@ -284,7 +288,7 @@ __device__ __forceinline__ void attention_queries_sm90(const bf16* qkv, const bf
     }
 
     finish<0>(dq);
-    __syncthreads(); // the queries were read
+    all_loaded(); // the queries were read, and have arrived where all keys of the window are padding
     // A warp's rows of their tile are its own.
     if (warp_from < seq) {
         const float scales[1][2] = {{call.scale, call.scale}};
