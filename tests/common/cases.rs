@@ -305,10 +305,10 @@ fn attention(
     case(name, layer, attention_specs(heads, kv_heads, hd, theta.is_some()), heads * hd, mb)
 }
 
-/// Each case with a causal mask and without; windows.
+/// Each case with a causal mask and without; windows and documents.
 pub fn attentions() -> Vec<Case> {
     let causal = causal_attentions().into_iter();
-    causal.chain(causal_attentions().into_iter().map(without_causal_mask)).chain(windows()).collect()
+    causal.chain(causal_attentions().into_iter().map(without_causal_mask)).chain(windows()).chain(documents()).collect()
 }
 
 /// Padding and windows leave each query a key: what no query sees has a softmax of its own in the oracle.
@@ -323,6 +323,24 @@ fn windows() -> Vec<Case> {
     .into_iter()
     .map(|(case, keys)| with_mask(case, Mask::Window(keys), &format!("a window of {keys} keys")))
     .collect()
+}
+
+fn documents() -> Vec<Case> {
+    let tokens = |name: &str, drop, mb| attention(name, (4, 2, 4), Some(50.0), drop, mb);
+    let starts = |starts: &[u32], seq: u32| -> Vec<u32> {
+        (0..seq).filter_map(|at| starts.iter().copied().filter(|&start| start <= at).max()).collect()
+    };
+    let long = [starts(&[0, 3, 64, 70], 130), starts(&[0, 40, 129], 130)].concat();
+    let short = [starts(&[0, 1, 4], 6), starts(&[0], 6)].concat();
+    vec![
+        tokens("attention with dropout within documents", 0.3, batch(2, 6, 9).with_documents(&short).unwrap()),
+        tokens("attention over tiles within documents", 0.0, batch(2, 130, 9).with_documents(&long).unwrap()),
+        with_mask(
+            tokens("attention over tiles within documents", 0.0, batch(2, 130, 9).with_documents(&long).unwrap()),
+            Mask::Window(10),
+            "a window of 10 keys",
+        ),
+    ]
 }
 
 fn without_causal_mask(case: Case) -> Case {

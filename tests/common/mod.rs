@@ -199,6 +199,7 @@ pub fn micro_batch(ids: &[u32], targets: Vec<u32>, seq: usize) -> MicroBatch {
         batch: ids.len() / seq,
         seq,
         valid_lengths: None,
+        documents: None,
         step: 0,
         first_sample: 0,
         sample_stride: 1,

@@ -106,6 +106,14 @@ pub fn attention(a: &Attention, theta: Option<f64>, params: &Params, x: &Tensor,
         let unseen = Tensor::from_vec(unseen, (seq, seq), x.device()).unwrap();
         scores = scores.broadcast_add(&unseen).unwrap();
     }
+    if let Some(documents) = &mb.documents {
+        let unseen = documents
+            .host
+            .iter()
+            .flat_map(|&start| (0..seq).map(move |key| if key < start as usize { -1e30 } else { 0.0 }));
+        let unseen = Tensor::from_vec(unseen.collect::<Vec<f64>>(), (batch, 1, seq, seq), x.device()).unwrap();
+        scores = scores.broadcast_add(&unseen).unwrap();
+    }
     if let Some(filled) = &mb.valid_lengths {
         let beyond = filled.host.iter().flat_map(|&n| (0..seq).map(move |key| if key < n { 0.0 } else { -1e30 }));
         let beyond = Tensor::from_vec(beyond.collect::<Vec<f64>>(), (batch, 1, 1, seq), x.device()).unwrap();

@@ -7,7 +7,8 @@ use candle_core::{DType, Device, Tensor};
 use half::bf16;
 use runner_compute::kernels::Gradient;
 use runner_compute::kernels::attention::{
-    AttentionMasks, AttentionShape, ValidLengths, attend_with_cache, attention, attention_backward, new_cache,
+    AttentionMasks, AttentionShape, Documents, ValidLengths, attend_with_cache, attention, attention_backward,
+    new_cache,
 };
 use runner_compute::kernels::cpu::dropout::DropoutMask;
 use runner_spec::model::{Heads, Mask};
@@ -56,7 +57,7 @@ const fn case(shape: [usize; 5], dropout: bool, filled: bool, shifted: bool) -> 
     Case { shape, dropout, filled, shifted }
 }
 
-/// Batch, positions, heads, key-value heads, width of a head. Each is tried with each of [`MASKS`].
+/// Batch, positions, heads, key-value heads, width of a head. Each is tried with each of [`MASKS`], and with [`WITHIN_DOCUMENTS`].
 const CASES: [Case; 17] = [
     case([1, 1, 1, 1, 16], false, false, false),
     case([2, 1, 3, 1, 64], true, true, false),
@@ -79,6 +80,21 @@ const CASES: [Case; 17] = [
 
 /// Windows end inside of tiles, and leave out whole ones.
 const MASKS: [Mask; 5] = [Mask::Causal, Mask::Full, Mask::Window(1), Mask::Window(40), Mask::Window(64)];
+const WITHIN_DOCUMENTS: [Mask; 2] = [Mask::Causal, Mask::Window(40)];
+
+/// Documents that end inside of tiles and leave out whole ones; each row begins with another.
+fn documents(s: AttentionShape, device: &Device) -> Documents {
+    let rows = (0..s.batch).flat_map(|row| {
+        let lengths = [5, 30, 1, 64, 100].into_iter().cycle().skip(row).take(s.seq);
+        let mut start = 0;
+        let documents = lengths.flat_map(move |length: usize| {
+            start += length;
+            vec![(start - length) as u32; length]
+        });
+        documents.take(s.seq)
+    });
+    Documents::new(&rows.collect::<Vec<u32>>(), s.seq, device).unwrap()
+}
 
 impl Case {
     fn shape(self, mask: Mask) -> AttentionShape {
@@ -170,14 +186,17 @@ fn check_row_sums(gradient: &Tensor, row_sums: &Tensor, name: &str) {
 
 fn follows_the_cpu(precision: Precision) {
     let Some(device) = device(precision) else { return };
-    for (case, mask) in CASES.into_iter().flat_map(|case| MASKS.map(|mask| (case, mask))) {
+    let masks = MASKS.map(|mask| (mask, false)).into_iter().chain(WITHIN_DOCUMENTS.map(|mask| (mask, true)));
+    for (case, (mask, apart)) in CASES.into_iter().flat_map(|case| masks.clone().map(move |mask| (case, mask))) {
         let s = case.shape(mask);
-        let name = format!("{precision:?} {case:?}, {mask:?}");
+        let name = format!("{precision:?} {case:?}, {mask:?}{}", if apart { " within documents" } else { "" });
         let (rows, widths) = (s.batch * s.seq, [s.qkv_width(), s.out_width()]);
         let qkv = normals(1, rows * widths[0], precision);
         let dout = normals(2, rows * widths[1], precision);
         let (dropout, filled) = (case.dropout(), case.filled(&device));
-        let masks = AttentionMasks { dropout: dropout.as_ref(), valid_lengths: filled.as_ref() };
+        let documents = apart.then(|| documents(s, &device));
+        let masks =
+            AttentionMasks { dropout: dropout.as_ref(), valid_lengths: filled.as_ref(), documents: documents.as_ref() };
 
         let (x, dy) = (in_f64(&qkv, (rows, widths[0])), in_f64(&dout, (rows, widths[1])));
         let (out, lse) = attention(&x, s, masks).unwrap();
@@ -242,6 +261,37 @@ fn bf16_follows_the_cpu() {
     follows_the_cpu(Precision::Bf16);
 }
 
+/// Other tokens in one document change no bit of what the others' tokens get.
+#[test]
+fn documents_do_not_see_each_other() {
+    for (precision, width) in
+        [(Precision::F32, 64), (Precision::Tf32, 64), (Precision::Bf16, 64), (Precision::Bf16, 80)]
+    {
+        let Some(device) = device(precision) else { return };
+        let s = AttentionShape { batch: 1, seq: 257, heads: Heads { queries: 2, kv: 1, width }, mask: Mask::Causal };
+        let documents = documents(s, &device);
+        let masks = AttentionMasks { documents: Some(&documents), ..AttentionMasks::default() };
+        let is_changed = |row: usize| documents.host[row] == 36;
+        let run = |factor: f32| {
+            let [qkv, dout] = [(1, s.qkv_width()), (2, s.out_width())].map(|(seed, width)| {
+                let mut numbers = normals(seed, s.seq * width, precision);
+                let changed = numbers.chunks_mut(width).enumerate().filter(|(row, _)| is_changed(*row));
+                changed.for_each(|(_, row)| row.iter_mut().for_each(|v| *v *= factor));
+                there(&numbers, (s.seq, width), precision, &device, false)
+            });
+            let (out, lse) = attention(&qkv, s, masks).unwrap();
+            let gradient = attention_backward(&qkv, &out, &lse, &dout, s, masks, false).unwrap().tensor;
+            [bits(&out), bits(&gradient)]
+        };
+        for (ours, others) in run(1.0).into_iter().zip(run(-4.0)) {
+            let width = ours.len() / s.seq;
+            for (row, (a, b)) in ours.chunks(width).zip(others.chunks(width)).enumerate() {
+                assert_eq!(a != b, is_changed(row), "{precision:?}, heads of {}: row {row}", s.heads.width);
+            }
+        }
+    }
+}
+
 /// What every tile of keys is scaled by is 1 as long as the highest score stays: else the sum drifts, tile after tile.
 #[test]
 fn long_rows_do_not_drift() {
@@ -252,7 +302,7 @@ fn long_rows_do_not_drift() {
     for row in qkv.chunks_mut(s.qkv_width()) {
         row[..s.heads.width].iter_mut().for_each(|q| *q *= 3.0);
     }
-    let masks = AttentionMasks { dropout: None, valid_lengths: None };
+    let masks = AttentionMasks::default();
     let (_, right) = attention(&in_f64(&qkv, (s.seq, s.qkv_width())), s, masks).unwrap();
     let x = there(&qkv, (s.seq, s.qkv_width()), Precision::F32, &device, false);
     let (_, lse) = attention(&x, s, masks).unwrap();

@@ -9,7 +9,7 @@ use super::access::{tensor, write};
 use super::cpu::Stored;
 use super::cpu::attention as cpu;
 
-pub use super::attention_shape::{AttentionMasks, AttentionShape, ValidLengths};
+pub use super::attention_shape::{AttentionMasks, AttentionShape, Documents, ValidLengths};
 
 /// Returns the output, `[batch·seq, width of all heads]`, and the log-sum-exps that the backward needs, `[batch·heads·seq]`.
 pub fn attention(qkv: &Tensor, s: AttentionShape, masks: AttentionMasks<'_>) -> Result<(Tensor, Tensor)> {
@@ -43,6 +43,14 @@ pub fn attention_backward(
 fn check(s: AttentionShape, masks: AttentionMasks<'_>) -> Result<()> {
     if s.heads.kv == 0 || !s.heads.queries.is_multiple_of(s.heads.kv) {
         bail!("{} heads for {} key-value heads", s.heads.queries, s.heads.kv)
+    }
+    if let Some(documents) = masks.documents {
+        if s.mask.sees_ahead() {
+            bail!("documents are seen apart only with causal attention")
+        }
+        if documents.host.len() != s.batch * s.seq {
+            bail!("documents of {} positions for {} rows of {}", documents.host.len(), s.batch, s.seq)
+        }
     }
     match masks.valid_lengths {
         Some(lengths) if lengths.host.len() != s.batch => {

@@ -1,6 +1,6 @@
 //! The shape of attention, and the masks on its probabilities.
 
-use candle_core::{Device, Result, Tensor};
+use candle_core::{Device, Result, Tensor, bail};
 
 use super::cpu::dropout::DropoutMask;
 use runner_spec::model::{Heads, Mask};
@@ -61,12 +61,51 @@ impl ValidLengths {
     }
 }
 
+/// The documents in the rows of a batch. A row may begin and end with a part of one.
+#[derive(Debug, Clone)]
+pub struct Documents {
+    /// For each position, `[batch·seq]`, that of the first token of its document in the row.
+    pub host: Vec<u32>,
+    /// On the GPU that computes, where there is one: `host`, and for each position the end of its document, `[2·batch·seq]` u32.
+    pub device: Option<Tensor>,
+}
+
+impl Documents {
+    /// `starts` has, for each position of rows of `seq`, that of the first token of its document; copied to `device` where that is a GPU.
+    ///
+    /// # Errors
+    /// If a position neither starts a document nor belongs to that of the position before it, or if the copy fails.
+    pub fn new(starts: &[u32], seq: usize, device: &Device) -> Result<Self> {
+        for (at, &start) in starts.iter().enumerate() {
+            let position = at % seq;
+            if start as usize != position && (position == 0 || start != starts[at - 1]) {
+                bail!("position {position} of row {} has a document that starts at {start}", at / seq)
+            }
+        }
+        #[cfg(feature = "cuda")]
+        if device.is_cuda() {
+            let mut ends: Vec<u32> = starts.iter().enumerate().map(|(at, _)| (at % seq + 1) as u32).collect();
+            for at in (1..starts.len()).rev() {
+                if at % seq > 0 && starts[at] == starts[at - 1] {
+                    ends[at - 1] = ends[at];
+                }
+            }
+            let there = crate::gpu::Gpu::of_device(device)?.upload(&[starts, &ends].concat())?;
+            return Ok(Self { host: starts.to_vec(), device: Some(there) });
+        }
+        let _ = device;
+        Ok(Self { host: starts.to_vec(), device: None })
+    }
+}
+
 /// The masks on attention's probabilities, besides that of [`AttentionShape`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AttentionMasks<'a> {
     pub dropout: Option<&'a DropoutMask>,
     /// Queries see no keys after these.
     pub valid_lengths: Option<&'a ValidLengths>,
+    /// Queries see no keys before their own document, and none after themselves: [`AttentionShape`] has a causal mask, or a window.
+    pub documents: Option<&'a Documents>,
 }
 
 impl AttentionMasks<'_> {

@@ -98,6 +98,7 @@ impl Model {
             batch: inputs.len() / seq,
             seq,
             valid_lengths: None,
+            documents: None,
             step: 0,
             first_sample: 0,
             sample_stride: 1,

@@ -1,6 +1,6 @@
 //! Self-attention and its projections.
 
-use candle_core::{Result, Tensor};
+use candle_core::{Result, Tensor, bail};
 
 use super::{BackwardPass, DropoutSite, ForwardPass, Linear};
 use crate::kernels::Gradient;
@@ -46,7 +46,11 @@ impl Attention {
     fn attend(&self, pass: ForwardPass<'_>, x: &Tensor) -> Result<AttentionActivations> {
         let (qkv, mb) = (self.project(pass, x, 0)?, pass.mb);
         let dropout = self.dropout.mask(mb);
-        let masks = AttentionMasks { dropout: dropout.as_ref(), valid_lengths: mb.valid_lengths.as_ref() };
+        let masks = AttentionMasks {
+            dropout: dropout.as_ref(),
+            valid_lengths: mb.valid_lengths.as_ref(),
+            documents: mb.documents.as_ref(),
+        };
         let (heads, lse) = attention::attention(&qkv, self.shape(mb.batch, mb.seq), masks)?;
         Ok(AttentionActivations { qkv, heads, lse })
     }
@@ -58,8 +62,11 @@ impl Attention {
     }
 
     /// The forward for tokens from position `start` on, over the cached keys and values of the tokens before them. It is an error where
-    /// attention sees what follows a token.
+    /// attention sees what follows a token, or with documents.
     pub fn extend(&self, pass: ForwardPass<'_>, x: &Tensor, cache: &Tensor, start: usize) -> Result<Tensor> {
+        if pass.mb.documents.is_some() {
+            bail!("a cache of keys and values has no documents")
+        }
         let (qkv, mb) = (self.project(pass, x, start)?, pass.mb);
         let heads = attention::attend_with_cache(&qkv, self.shape(mb.batch, mb.seq), start, cache)?;
         self.out.forward(pass, &heads)
@@ -82,7 +89,11 @@ impl Attention {
         };
         let dheads = self.out.backward(pass, &heads, dy)?;
         let (shape, dropout) = (self.shape(mb.batch, mb.seq), self.dropout.mask(mb));
-        let masks = AttentionMasks { dropout: dropout.as_ref(), valid_lengths: mb.valid_lengths.as_ref() };
+        let masks = AttentionMasks {
+            dropout: dropout.as_ref(),
+            valid_lengths: mb.valid_lengths.as_ref(),
+            documents: mb.documents.as_ref(),
+        };
         let sums = self.qkv.bias.is_some() && self.rope.is_none();
         let dqkv = attention::attention_backward(&qkv, &heads, &lse, &dheads, shape, masks, sums)?;
         drop((qkv, heads, lse, dheads));

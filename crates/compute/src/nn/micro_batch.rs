@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use crate::kernels::Gradient;
-use crate::kernels::attention::ValidLengths;
+use crate::kernels::attention::{Documents, ValidLengths};
 use crate::kernels::cpu::dropout::DropoutMask;
 use crate::kernels::pointwise;
 use runner_spec::philox::Philox;
@@ -21,6 +21,8 @@ pub struct MicroBatch {
     pub seq: usize,
     /// The number of tokens of each row that stand before its padding, where attention must not see padding.
     pub valid_lengths: Option<ValidLengths>,
+    /// The documents of the rows, where attention must not see others.
+    pub documents: Option<Documents>,
     /// Optimizer step, from 0; with `first_sample`, the key of dropout.
     pub step: u64,
     /// Index of the first row within the global batch.
@@ -41,6 +43,17 @@ impl MicroBatch {
     pub fn with_valid_lengths(mut self, lengths: &[usize]) -> Result<Self> {
         self.valid_lengths =
             if lengths.is_empty() { None } else { Some(ValidLengths::new(lengths, self.ids.device())?) };
+        Ok(self)
+    }
+
+    /// Limits attention to documents: `starts` has, for each token, the position in its row of the first token of its document. Without
+    /// starts, attention sees all tokens.
+    ///
+    /// # Errors
+    /// If `starts` are not those of documents in rows of this length, or cannot be copied to the device.
+    pub fn with_documents(mut self, starts: &[u32]) -> Result<Self> {
+        self.documents =
+            if starts.is_empty() { None } else { Some(Documents::new(starts, self.seq, self.ids.device())?) };
         Ok(self)
     }
 }

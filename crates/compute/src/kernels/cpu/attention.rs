@@ -4,7 +4,8 @@
 //! exist for a whole head, and the backward recomputes them from the saved log-sum-exp (Dao et al. 2022). With AMX_BF16 and AVX512_BF16,
 //! products read probabilities, and the gradients of scores, rounded to bf16.
 //!
-//! Panels of keys before those that a tile of queries sees are left out of all products: a window costs what it shows.
+//! Panels of keys before those that a tile of queries sees are left out of all products: a window costs what it shows,
+//! and so do documents.
 
 use std::ops::Range;
 
@@ -70,10 +71,11 @@ impl AttentionShape {
     }
 
     /// What a tile of queries of sample `b` sees.
-    fn sight(&self, queries: &Range<usize>, masks: AttentionMasks<'_>, b: usize) -> Sight {
+    fn sight<'a>(&self, queries: &Range<usize>, masks: AttentionMasks<'a>, b: usize) -> Sight<'a> {
         let earlier = self.earlier_keys();
-        // Whole panels.
-        let first = queries.start.saturating_sub(earlier) / PANEL_COLUMNS * PANEL_COLUMNS;
+        let documents = masks.documents.map(|documents| &documents.host[b * self.seq..][queries.clone()]);
+        // The first query's is the first of all, and panels are whole.
+        let first = first_key(queries.start, earlier, documents, 0) / PANEL_COLUMNS * PANEL_COLUMNS;
         let end = (queries.end + self.later_keys()).min(self.seq);
         Sight {
             keys: TileKeys { first, before: queries.start + self.later_keys() - first },
@@ -81,6 +83,7 @@ impl AttentionShape {
             visible: masks.visible_keys(b).min(end).saturating_sub(first),
             query: queries.start,
             earlier,
+            documents,
         }
     }
 
@@ -122,7 +125,7 @@ impl AttentionShape {
 
 /// The keys of a tile of queries, counted from `keys.first` on.
 #[derive(Clone, Copy)]
-struct Sight {
+struct Sight<'a> {
     keys: TileKeys,
     /// The number of keys up to the last that a query sees: the width of the tile.
     width: usize,
@@ -131,14 +134,23 @@ struct Sight {
     /// The position of the first query, and how many keys before its own a query sees.
     query: usize,
     earlier: usize,
+    /// Where the documents of the queries start.
+    documents: Option<&'a [u32]>,
 }
 
-impl Sight {
+/// The first key that query `i` of a tile sees; it is at `position`.
+#[inline(always)]
+fn first_key(position: usize, earlier: usize, documents: Option<&[u32]>, i: usize) -> usize {
+    let first = position.saturating_sub(earlier);
+    documents.map_or(first, |starts| first.max(starts[i] as usize))
+}
+
+impl Sight<'_> {
     /// The keys that query `i` of the tile sees; none where they are all padding.
     #[inline(always)]
     fn of_query(&self, i: usize) -> Range<usize> {
-        let first = (self.query + i).saturating_sub(self.earlier).saturating_sub(self.keys.first);
-        first..(self.keys.before + i + 1).min(self.visible)
+        let first = first_key(self.query + i, self.earlier, self.documents, i);
+        first.saturating_sub(self.keys.first)..(self.keys.before + i + 1).min(self.visible)
     }
 }
 
@@ -149,8 +161,8 @@ fn in_panel(seen: &Range<usize>, panel: usize) -> Range<usize> {
     seen.start.saturating_sub(from)..seen.end.saturating_sub(from).min(PANEL_COLUMNS)
 }
 
-/// Returns softmax(q·kᵀ/√head_dim)·v over the keys that each query sees, and the log-sum-exp of each query's scores, `[batch, heads, seq]`. Both
-/// are 0 for a query that sees no key.
+/// Returns softmax(q·kᵀ/√head_dim)·v over the keys that each query sees, and the log-sum-exp of each query's scores, `[batch, heads, seq]`.
+/// Both are 0 for a query that sees no key.
 pub fn forward<S: Stored>(s: AttentionShape, qkv: &[S], masks: AttentionMasks<'_>) -> (Vec<S>, Vec<S::Real>) {
     let (width, out_width, hd) = (s.qkv_width(), s.out_width(), s.heads.width);
     let group = s.heads.group();
@@ -186,12 +198,12 @@ pub fn forward<S: Stored>(s: AttentionShape, qkv: &[S], masks: AttentionMasks<'_
 }
 
 /// Rows of scores, which are multiplied by `scale`, become the exponentials of their differences from the largest, and 0 for keys that the
-/// row's query does not see. `lse` becomes the log-sum-exp of each row's scores, and `inverse_totals` 1 / the sum of its exponentials; both are 0
-/// for a query that sees no key.
+/// row's query does not see. `lse` becomes the log-sum-exp of each row's scores, and `inverse_totals` 1 / the sum of its exponentials; both
+/// are 0 for a query that sees no key.
 fn exponentials_of_visible<T: Real>(
     scores: &mut Panels<T>,
     scale: f64,
-    sight: Sight,
+    sight: Sight<'_>,
     lse: &mut [T],
     inverse_totals: &mut [T],
 ) {
@@ -261,7 +273,7 @@ fn drop_probabilities<T: Real>(
     s: AttentionShape,
     b: usize,
     head: usize,
-    sight: Sight,
+    sight: Sight<'_>,
     dropout: Option<&DropoutMask>,
 ) {
     if let Some(dropout) = dropout {
@@ -354,7 +366,7 @@ fn gradients_of_scores<T: Real>(
     scores: &mut Panels<T>,
     gradients: &mut Panels<T>,
     scale: T,
-    sight: Sight,
+    sight: Sight<'_>,
     lse: &[T],
     delta: impl Fn(usize) -> T,
 ) {
@@ -395,8 +407,8 @@ fn differentiate<T: Real>(
 }
 
 /// Appends the keys and values of `s.seq` new tokens per sample to a cache at position `start`, and attends with each token's query over
-/// the cached tokens that its mask shows, up to the token itself. `keys_values` is the cache: first the keys, then the values, [batch, heads of keys, capacity,
-/// width of a head] each, with space for the new tokens. `qkv` and `out` have the rows that [`AttentionShape`] describes.
+/// the cached tokens that its mask shows, up to the token itself. `keys_values` is the cache: first the keys, then the values, [batch,
+/// heads of keys, capacity, width of a head] each, with space for the new tokens. `qkv` and `out` have the rows that [`AttentionShape`] describes.
 pub fn attend_with_cache<S: Stored>(
     s: AttentionShape,
     qkv: &[S],

@@ -351,42 +351,51 @@ __device__ __forceinline__ void accumulate(float (&o)[MT][D / 8][4], const float
 // A warp's fragment x[m][n][i] of lane (g, t) is row 16·m + g + 8·(i / 2), column 8·n + 2·t + i % 2. Where rows are queries, columns are
 // keys; "transposed" it is the other way around, for one piece of rows.
 
-// Sets what belongs to keys that a query does not see to `to`. `first` and `sees` are the first and last key that the first row's query sees,
-// `at` the first key.
-template <int MT, int NT> __device__ __forceinline__ void hide(float (&x)[MT][NT][4], float to, int first, int sees, int at, int visible) {
+// Sets what belongs to keys that a query does not see to `to`. `query` and `at` are the first row's query and the first key.
+template <int MT, int NT>
+__device__ __forceinline__ void hide(float (&x)[MT][NT][4], float to, const Reach& reach, int later_keys, int query, int at, int visible) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int m = 0; m < MT; m++) {
 #pragma unroll
-        for (int n = 0; n < NT; n++) {
+        for (int half = 0; half < 2; half++) {
+            const int row = query + m * 16 + half * 8 + g, first = reach.first_key(row), end = min(row + later_keys + 1, visible);
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int row = m * 16 + g + i / 2 * 8, key = at + n * 8 + 2 * t + i % 2;
-                if (key < first + row || key > sees + row || key >= visible) {
-                    x[m][n][i] = to;
+            for (int n = 0; n < NT; n++) {
+#pragma unroll
+                for (int odd = 0; odd < 2; odd++) {
+                    const int key = at + n * 8 + 2 * t + odd;
+                    if (key < first || key >= end) {
+                        x[m][n][2 * half + odd] = to;
+                    }
                 }
             }
         }
     }
 }
 
-// `first` and `sees` are the first and last key that the first column's query sees, `at` the first row's key.
-template <int NT> __device__ __forceinline__ void hide_transposed(float (&x)[1][NT][4], int first, int sees, int at, int visible) {
+// `query` and `at` are the first column's query and the first row's key.
+template <int NT>
+__device__ __forceinline__ void hide_transposed(float (&x)[1][NT][4], const Reach& reach, int later_keys, int query, int at, int visible) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
-    for (int n = 0; n < NT; n++) {
+    for (int half = 0; half < 2; half++) {
+        const int key = at + half * 8 + g, last = key < visible ? reach.last_query(key) : -1;
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int column = n * 8 + 2 * t + i % 2, key = at + g + i / 2 * 8;
-            if (key < first + column || key > sees + column || key >= visible) {
-                x[0][n][i] = 0.f;
+        for (int n = 0; n < NT; n++) {
+#pragma unroll
+            for (int odd = 0; odd < 2; odd++) {
+                const int column = query + n * 8 + 2 * t + odd;
+                if (column > last || key > column + later_keys) {
+                    x[0][n][2 * half + odd] = 0.f;
+                }
             }
         }
     }
 }
 
-// Below all scores, and finite also times a scale of up to 1 and log2(e): a row that has seen no key yet has it as its maximum. Scores that are
-// hidden, -INFINITY, have exponentials of 0 beside it.
+// Below all scores, and finite also times a scale of up to 1 and log2(e): a row that has seen no key yet has it as its maximum. Scores that
+// are hidden, -INFINITY, have exponentials of 0 beside it.
 #define NO_SCORE -1.7e38f
 
 // The forward's running softmax over a row's scores (Dao et al. 2022).
@@ -441,8 +450,8 @@ template <int MT> struct Softmax {
         }
     }
 
-    // Stores log-sum-exps of the warp's rows, of queries from `from` on, below `seq`; `inverse` are the factors on `o`, times `keep`. Both are 0
-    // for a query that sees no key.
+    // Stores log-sum-exps of the warp's rows, of queries from `from` on, below `seq`; `inverse` are the factors on `o`, times `keep`. Both are
+    // 0 for a query that sees no key.
     __device__ __forceinline__ void finish(float (&inverse)[MT][2], float* lse, int from, int seq, float scale, float keep) const {
         const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
@@ -588,11 +597,11 @@ template <typename T, int D, int QN> struct QueryWalk {
     float* stats; // [QN] log-sum-exps times log2(e), [QN] deltas
 
     // `from`: the first of the block's 64 keys.
-    __device__ __forceinline__ QueryWalk(const AttentionCall& call, const T* qkv, const T* dout, const float* lse, const float* delta, int sample,
-                                         int from, bool aligned, unsigned char* shared)
+    __device__ __forceinline__ QueryWalk(const AttentionCall& call, const Reach& reach, const T* qkv, const T* dout, const float* lse,
+                                         const float* delta, int sample, int from, bool aligned, unsigned char* shared)
         : call(call), qkv(qkv), dout(dout), lse(lse), delta(delta), sample(sample), start(max(from - call.later_keys, 0) / QN * QN),
-          end(min(from + 64 + call.earlier_keys, call.seq)), tiles((end + QN - 1) / QN - start / QN), aligned(aligned), queries(shared),
-          gradients(queries + STAGES * TILE), stats(reinterpret_cast<float*>(gradients + STAGES * TILE)) {}
+          end(min(reach.last_query(min(from + 63, call.seq - 1)) + 1, call.seq)), tiles((end + QN - 1) / QN - start / QN), aligned(aligned),
+          queries(shared), gradients(queries + STAGES * TILE), stats(reinterpret_cast<float*>(gradients + STAGES * TILE)) {}
 
     __device__ __forceinline__ void advance(int& head, int& at) const {
         const bool is_last = at + QN >= end;
@@ -662,13 +671,13 @@ template <int D, int MT> __device__ __forceinline__ void store_row_sums(float* t
 
 #define ATTENTION_FORWARD_KERNEL(name, T, CALL)                                                                                           \
     extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_forward_##name(                                                    \
-        const T* qkv, T* out, float* lse, const unsigned* valid_lengths, AttentionCall call) {                                            \
-        CALL(qkv, out, lse, valid_lengths, call);                                                                                         \
+        const T* qkv, T* out, float* lse, const unsigned* valid_lengths, const unsigned* documents, AttentionCall call) {                 \
+        CALL(qkv, out, lse, valid_lengths, documents, call);                                                                              \
     }
 
 #define ATTENTION_BACKWARD_KERNEL(name, T, CALL)                                                                                          \
     extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_backward_##name(                                                   \
         const T* qkv, const T* dout, const float* lse, const float* delta, T* dqkv, float* sums, const unsigned* valid_lengths,           \
-        AttentionCall call) {                                                                                                             \
-        CALL(qkv, dout, lse, delta, dqkv, sums, valid_lengths, call);                                                                     \
+        const unsigned* documents, AttentionCall call) {                                                                                  \
+        CALL(qkv, dout, lse, delta, dqkv, sums, valid_lengths, documents, call);                                                          \
     }

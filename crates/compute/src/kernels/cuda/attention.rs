@@ -9,7 +9,7 @@ use super::launch::{
 };
 use crate::gpu::Gpu;
 use crate::kernels::Gradient;
-use crate::kernels::attention_shape::{AttentionMasks, AttentionShape, ValidLengths};
+use crate::kernels::attention_shape::{AttentionMasks, AttentionShape, Documents, ValidLengths};
 use crate::kernels::cpu::dropout::DropoutMask;
 
 const THREADS: usize = 128;
@@ -117,6 +117,15 @@ fn device_lengths(lengths: Option<&ValidLengths>) -> Result<Option<&Tensor>> {
     Ok(lengths.device.as_ref())
 }
 
+/// The documents on the device.
+fn device_documents(documents: Option<&Documents>) -> Result<Option<&Tensor>> {
+    let Some(documents) = documents else { return Ok(None) };
+    if documents.device.is_none() {
+        bail!("documents are not on the GPU")
+    }
+    Ok(documents.device.as_ref())
+}
+
 /// What the kernels over tiles take besides arrays, and the last word of their names.
 fn call(s: AttentionShape, dropout: Option<&DropoutMask>) -> Result<(AttentionCall, &'static str)> {
     let call = AttentionCall {
@@ -149,6 +158,7 @@ pub fn attention(qkv: &Tensor, s: AttentionShape, masks: AttentionMasks<'_>) -> 
     let gpu = launch.gpu.clone();
     let (dtype, rows, statistics) = (qkv.dtype(), s.batch * s.seq, s.batch * s.heads.queries * s.seq);
     let valid_lengths = device_lengths(masks.valid_lengths)?;
+    let documents = device_documents(masks.documents)?;
     let out = gpu.empty(dtype, (rows, s.out_width()))?;
     let lse = gpu.empty(DType::F32, statistics)?;
     let tiles = Tiles::select(&gpu, dtype, s.heads.width)?;
@@ -158,6 +168,7 @@ pub fn attention(qkv: &Tensor, s: AttentionShape, masks: AttentionMasks<'_>) -> 
         out: launch.array("out", &out, rows * s.out_width())?,
         lse: launch.array("lse", &lse, statistics)?,
         valid_lengths: launch.array("valid_lengths", valid_lengths, s.batch)?,
+        documents: launch.array("documents", documents, 2 * rows)?,
         call,
     };
     // SAFETY: a block for each tile; lengths beyond seq count as seq.
@@ -180,6 +191,7 @@ pub fn attention_backward(
     let gpu = launch.gpu.clone();
     let (dtype, rows, statistics) = (qkv.dtype(), s.batch * s.seq, s.batch * s.heads.queries * s.seq);
     let valid_lengths = device_lengths(masks.valid_lengths)?;
+    let documents = device_documents(masks.documents)?;
     let delta = gpu.empty(DType::F32, statistics)?;
     let parameters = AttentionDelta {
         out: launch.array("out", out, rows * s.out_width())?,
@@ -205,6 +217,7 @@ pub fn attention_backward(
         dqkv: launch.array("dqkv", &dqkv, rows * s.qkv_width())?,
         sums: launch.array("row sums", row_sums.as_ref(), parts * s.qkv_width())?,
         valid_lengths: launch.array("valid_lengths", valid_lengths, s.batch)?,
+        documents: launch.array("documents", documents, 2 * rows)?,
         call,
     };
     let tiles = Tiles::select(&gpu, dtype, s.heads.width)?;

@@ -47,7 +47,7 @@ __device__ __forceinline__ void attention_delta(const T* out, const T* dout, flo
 template <class M, int D, int QN, bool HELD, bool DROPOUT, bool OF_KEYS, bool OF_VALUES>
 __device__ __forceinline__ void attention_keys(const typename M::T* qkv, const typename M::T* dout, const float* lse, const float* delta,
                                                typename M::T* dqkv, float* sums, const unsigned* valid_lengths,
-                                               const AttentionCall& call) {
+                                               const unsigned* documents, const AttentionCall& call) {
     typedef typename M::T T;
     typedef Tile<T, D> Of;
     const int KEYS = 64, NT = QN / 8, STAGES = Of::STAGES, seq = call.seq, width = call.width;
@@ -61,9 +61,12 @@ __device__ __forceinline__ void attention_keys(const typename M::T* qkv, const t
     const i64 first = (i64)sample * seq; // the sample's first row
     const HeadColumns<const T> in(qkv, call, first, kv * group, kv);
     const bool aligned = is_aligned(qkv, width) && is_aligned(dout, width) && is_aligned(dqkv, width);
-    const QueryWalk<T, D, QN> walk(call, qkv, dout, lse, delta, sample, from, aligned, values + KEYS * Of::ROW);
+    const Reach reach(call, documents, sample);
+    const QueryWalk<T, D, QN> walk(call, reach, qkv, dout, lse, delta, sample, from, aligned, values + KEYS * Of::ROW);
 
     const int warp = threadIdx.x / 32, warp_from = from + warp * 16; // the warp's first key
+    const int seen_to = reach.last_query(warp_from);                 // the last query that sees it
+    const int all_seen_to = reach.last_query(warp_from + 15);        // and the last that sees one of its keys
     const float scale_log2 = call.scale * LOG2_E;
     const int steps = from < visible ? group * walk.tiles : 0; // keys that no query sees have gradients of zero
     int head = kv * group, at = walk.start;                    // of step n
@@ -92,16 +95,16 @@ __device__ __forceinline__ void attention_keys(const typename M::T* qkv, const t
             key_rows.hold();
             value_rows.hold();
         }
-        const int first = at - call.earlier_keys, sees = at + call.later_keys; // the keys that the tile's first query sees
-        if (sees + QN - 1 >= warp_from && first <= warp_from + 15 && warp_from < visible) {
+        const int sees = at + call.later_keys; // the last key that the tile's first query sees
+        if (sees + QN - 1 >= warp_from && at <= all_seen_to && warp_from < visible) {
             const unsigned char* const q = walk.queries + stage * walk.TILE;
             const unsigned char* const dy = walk.gradients + stage * walk.TILE;
             const float* const row_lse = walk.stats + stage * 2 * QN;
             float p[1][NT][4], ds[1][NT][4];
             product<M, D, 1, NT>(p, key_rows, q);
             probabilities_transposed(p, row_lse, scale_log2);
-            if (sees < warp_from + 15 || warp_from + 16 > visible || first + QN - 1 > warp_from) {
-                hide_transposed(p, first, sees, warp_from, visible);
+            if (sees < warp_from + 15 || warp_from + 16 > visible || at + QN - 1 > seen_to) {
+                hide_transposed(p, reach, call.later_keys, at, warp_from, visible);
             }
             if constexpr (OF_KEYS) {
                 product<M, D, 1, NT>(ds, value_rows, dy);
@@ -155,7 +158,7 @@ __device__ __forceinline__ void attention_keys(const typename M::T* qkv, const t
 template <class M, int D, int MT, int KN, bool HELD, bool DROPOUT>
 __device__ __forceinline__ void attention_queries(const typename M::T* qkv, const typename M::T* dout, const float* lse, const float* delta,
                                                   typename M::T* dqkv, float* sums, const unsigned* valid_lengths,
-                                                  const AttentionCall& call) {
+                                                  const unsigned* documents, const AttentionCall& call) {
     typedef typename M::T T;
     typedef Tile<T, D> Of;
     const int QUERIES = 64 * MT, NT = KN / 8, STAGES = Of::STAGES, seq = call.seq, width = call.width;
@@ -168,15 +171,17 @@ __device__ __forceinline__ void attention_queries(const typename M::T* qkv, cons
     const Place place;
     const int from = (gridDim.x - 1 - place.tile) * QUERIES, head = place.head, sample = place.sample;
     const int kv = head / (call.heads / call.kv_heads), visible = visible_keys(valid_lengths, sample, seq);
-    const int first_tile = max(from - call.earlier_keys, 0) / KN, out_stride = call.heads * width;
+    const Reach reach(call, documents, sample);
+    const int first_tile = max(reach.first_key(from), 0) / KN, out_stride = call.heads * width;
     const int tiles = (min(min(from + QUERIES + call.later_keys, seq), visible) + KN - 1) / KN; // up to the last
     const i64 first = (i64)sample * seq; // the sample's first row
     const HeadColumns<const T> in(qkv, call, first, head, kv);
     const bool aligned = is_aligned(qkv, width) && is_aligned(dout, width) && is_aligned(dqkv, width);
 
     const int warp = threadIdx.x / 32, warp_from = from + warp * 16 * MT; // the warp's first query
-    const int warp_first = warp_from - call.earlier_keys;                 // the first key that it sees
-    const int warp_sees = warp_from + call.later_keys;                    // and the last
+    const int warp_sees = warp_from + call.later_keys;                    // the last key that it sees
+    const int warp_first = reach.first_key(warp_from);                    // and the first
+    const int warp_last_first = reach.first_key(warp_from + 16 * MT - 1); // the first key that its last query sees
     const float scale_log2 = call.scale * LOG2_E;
     const Dropped dropped(call, sample, head);
 
@@ -219,8 +224,8 @@ __device__ __forceinline__ void attention_queries(const typename M::T* qkv, cons
         float p[MT][NT][4], ds[MT][NT][4];
         product<M, D, MT, NT>(p, query_rows, key_tile);
         probabilities(p, row_lse, scale_log2);
-        if (at + KN - 1 > warp_sees || at + KN > visible || at < warp_first + 16 * MT - 1) {
-            hide(p, 0.f, warp_first, warp_sees, at, visible);
+        if (at + KN - 1 > warp_sees || at + KN > visible || at < warp_last_first) {
+            hide(p, 0.f, reach, call.later_keys, warp_from, at, visible);
         }
         product<M, D, MT, NT>(ds, gradient_rows, values + stage * KN * Of::ROW);
         score_gradients<DROPOUT>(ds, p, row_delta, dropped, warp_from, at, call.keep);

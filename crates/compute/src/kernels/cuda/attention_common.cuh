@@ -7,8 +7,8 @@
 #define LOG2_E 1.4426950408889634f
 
 // What the kernels over tiles are given besides arrays: the shape; how many keys before and after its own position a query sees, if there
-// are that many (`Mask::reach`); and the dropout's random key, the place of the batch's samples in the global batch, the optimizer step, the
-// threshold below which a random word drops its element (0: no dropout), and the factor on what is kept.
+// are that many (`Mask::reach`); and the dropout's random key, the place of the batch's samples in the global batch, the optimizer step,
+// the threshold below which a random word drops its element (0: no dropout), and the factor on what is kept.
 struct AttentionCall {
     int seq, heads, kv_heads, width;
     float scale;
@@ -25,6 +25,30 @@ __device__ __forceinline__ int visible_keys(const unsigned* valid_lengths, int s
     const unsigned n = valid_lengths[sample];
     return n < 1 ? 1 : n < (unsigned)keys ? (int)n : keys;
 }
+
+// Which of a sample's keys a query sees, and which queries see a key, as far as it follows from `earlier_keys` and from documents. Both are
+// non-decreasing. Positions after the end count as the last for documents.
+struct Reach {
+    int earlier_keys, last;
+    const unsigned *starts, *ends; // of each position's document; null without documents
+
+    // `documents`: [2, batch, seq], the starts and the ends; or null.
+    __device__ __forceinline__ Reach(const AttentionCall& call, const unsigned* documents, int sample)
+        : earlier_keys(call.earlier_keys), last(call.seq - 1), starts(documents ? documents + (i64)sample * call.seq : nullptr),
+          ends(documents ? documents + ((i64)gridDim.z + sample) * call.seq : nullptr) {}
+
+    // The first key that a query sees; may be negative.
+    __device__ __forceinline__ int first_key(int query) const {
+        const int first = query - earlier_keys;
+        return starts ? max(first, (int)starts[min(query, last)]) : first;
+    }
+
+    // The last query that sees a key; may be after the end.
+    __device__ __forceinline__ int last_query(int key) const {
+        const int query = key + earlier_keys;
+        return ends ? min(query, (int)ends[min(key, last)] - 1) : query;
+    }
+};
 
 // The tile, head and sample of this block in a grid of (tiles, heads, samples).
 //

@@ -10,7 +10,7 @@
 // Grid: (tiles of 64·MT queries, heads, batch). Shared memory: 64·MT + 2·KN rows of a tile.
 template <class M, int D, int MT, int KN, bool HELD, bool DROPOUT>
 __device__ __forceinline__ void attention_forward(const typename M::T* qkv, typename M::T* out, float* lse, const unsigned* valid_lengths,
-                                                  const AttentionCall& call) {
+                                                  const unsigned* documents, const AttentionCall& call) {
     typedef typename M::T T;
     typedef Tile<T, D> Of;
     const int QUERIES = 64 * MT, NT = KN / 8, seq = call.seq, width = call.width;
@@ -21,15 +21,17 @@ __device__ __forceinline__ void attention_forward(const typename M::T* qkv, type
     const Place place;
     const int from = (gridDim.x - 1 - place.tile) * QUERIES, head = place.head, sample = place.sample;
     const int visible = visible_keys(valid_lengths, sample, seq);
-    const int first_tile = max(from - call.earlier_keys, 0) / KN;
+    const Reach reach(call, documents, sample);
+    const int first_tile = max(reach.first_key(from), 0) / KN;
     const int tiles = (min(min(from + QUERIES + call.later_keys, seq), visible) + KN - 1) / KN; // up to the last
     const i64 first = (i64)sample * seq; // the sample's first row
     const HeadColumns<const T> in(qkv, call, first, head, head / (call.heads / call.kv_heads));
     const bool aligned = is_aligned(qkv, width) && is_aligned(out, width);
 
     const int warp = threadIdx.x / 32, warp_from = from + warp * 16 * MT; // the warp's first query
-    const int warp_first = warp_from - call.earlier_keys;                 // the first key that it sees
-    const int warp_sees = warp_from + call.later_keys;                    // and the last
+    const int warp_sees = warp_from + call.later_keys;                    // the last key that it sees
+    const int warp_first = reach.first_key(warp_from);                    // and the first
+    const int warp_last_first = reach.first_key(warp_from + 16 * MT - 1); // the first key that its last query sees
     const float scale_log2 = call.scale * LOG2_E;
     const Dropped dropped(call, sample, head);
 
@@ -62,8 +64,8 @@ __device__ __forceinline__ void attention_forward(const typename M::T* qkv, type
         if (!busy) {
             continue;
         }
-        if (at + KN - 1 > warp_sees || at + KN > visible || at < warp_first + 16 * MT - 1) {
-            hide(s, -INFINITY, warp_first, warp_sees, at, visible);
+        if (at + KN - 1 > warp_sees || at + KN > visible || at < warp_last_first) {
+            hide(s, -INFINITY, reach, call.later_keys, warp_from, at, visible);
         }
         softmax.add(s, o, scale_log2);
         if (DROPOUT) {

@@ -67,8 +67,8 @@ __device__ __forceinline__ void write_row(float* sums, const float (&x)[PER_LANE
     }
 }
 
-// Queries `start ..` of a sample, at q, over the keys and values up to their own, `earlier_keys` of them before it, in caches [batch, kv_heads,
-// capacity, width].
+// Queries `start ..` of a sample, at q, over the keys and values up to their own, `earlier_keys` of them before it, in caches [batch,
+// kv_heads, capacity, width].
 // out: [batch·queries, heads·width]. The stride is in elements. Grid: (queries, heads, batch).
 template <int LANES, typename T>
 __device__ __forceinline__ void attention_rows(const T* q, i64 q_stride, const T* keys, const T* values, T* out, int start, int capacity,

@@ -68,7 +68,7 @@ template <int D> __device__ __forceinline__ void start_accumulate(float (&o)[1][
 // As attention_forward.
 template <int D, bool DROPOUT>
 __device__ __forceinline__ void attention_forward_sm90(const bf16* qkv, bf16* out, float* lse, const unsigned* valid_lengths,
-                                                       const AttentionCall& call) {
+                                                       const unsigned* documents, const AttentionCall& call) {
     typedef Tile<bf16, D> Of;
     const int ROWS = 64, seq = call.seq, width = call.width;
     DYNAMIC_SHARED(queries);
@@ -78,15 +78,16 @@ __device__ __forceinline__ void attention_forward_sm90(const bf16* qkv, bf16* ou
     const Place place;
     const int from = (gridDim.x - 1 - place.tile) * ROWS, head = place.head, sample = place.sample;
     const int visible = visible_keys(valid_lengths, sample, seq);
-    const int first_tile = max(from - call.earlier_keys, 0) / ROWS;
+    const Reach reach(call, documents, sample);
+    const int first_tile = max(reach.first_key(from), 0) / ROWS;
     const int tiles = (min(min(from + ROWS + call.later_keys, seq), visible) + ROWS - 1) / ROWS; // up to the last
     const i64 first = (i64)sample * seq; // the sample's first row
     const HeadColumns<const bf16> in(qkv, call, first, head, head / (call.heads / call.kv_heads));
     const bool aligned = is_aligned(qkv, width) && is_aligned(out, width);
 
     const int warp = threadIdx.x / 32, warp_from = from + warp * 16; // the warp's first query
-    const int warp_first = warp_from - call.earlier_keys;            // the first key that it sees
-    const int warp_sees = warp_from + call.later_keys;               // and the last
+    const int warp_sees = warp_from + call.later_keys;               // the last key that it sees
+    const int warp_last_first = reach.first_key(warp_from + 15);     // and the first that its last query sees
     const float scale_log2 = call.scale * LOG2_E;
     const Dropped dropped(call, sample, head);
 
@@ -110,8 +111,8 @@ __device__ __forceinline__ void attention_forward_sm90(const bf16* qkv, bf16* ou
             Of::template load<ROWS>(keys, in.k + (i64)(at + ROWS) * in.stride, in.stride, seq - at - ROWS, width, aligned);
         }
         copy_commit();
-        if (at + ROWS - 1 > warp_sees || at + ROWS > visible || at < warp_first + 15) {
-            hide(s, -INFINITY, warp_first, warp_sees, at, visible);
+        if (at + ROWS - 1 > warp_sees || at + ROWS > visible || at < warp_last_first) {
+            hide(s, -INFINITY, reach, call.later_keys, warp_from, at, visible);
         }
         softmax.add(s, o, scale_log2);
         if (DROPOUT) {
@@ -135,7 +136,8 @@ __device__ __forceinline__ void attention_forward_sm90(const bf16* qkv, bf16* ou
 // As attention_keys.
 template <int D, bool DROPOUT>
 __device__ __forceinline__ void attention_keys_sm90(const bf16* qkv, const bf16* dout, const float* lse, const float* delta, bf16* dqkv,
-                                                    float* sums, const unsigned* valid_lengths, const AttentionCall& call) {
+                                                    float* sums, const unsigned* valid_lengths, const unsigned* documents,
+                                                    const AttentionCall& call) {
     typedef Tile<bf16, D> Of;
     const int ROWS = 64, seq = call.seq, width = call.width;
     DYNAMIC_SHARED(keys);
@@ -147,9 +149,11 @@ __device__ __forceinline__ void attention_keys_sm90(const bf16* qkv, const bf16*
     const i64 first = (i64)sample * seq; // the sample's first row
     const HeadColumns<const bf16> in(qkv, call, first, kv * group, kv);
     const bool aligned = is_aligned(qkv, width) && is_aligned(dout, width) && is_aligned(dqkv, width);
-    const QueryWalk<bf16, D, ROWS> walk(call, qkv, dout, lse, delta, sample, from, aligned, values + ROWS * Of::ROW);
+    const Reach reach(call, documents, sample);
+    const QueryWalk<bf16, D, ROWS> walk(call, reach, qkv, dout, lse, delta, sample, from, aligned, values + ROWS * Of::ROW);
 
     const int warp = threadIdx.x / 32, warp_from = from + warp * 16; // the warp's first key
+    const int seen_to = reach.last_query(warp_from);                 // the last query that sees it
     const float scale_log2 = call.scale * LOG2_E;
     const int steps = from < visible ? group * walk.tiles : 0; // keys that no query sees have gradients of zero
     int head = kv * group, at = walk.start;                    // of step n
@@ -175,7 +179,7 @@ __device__ __forceinline__ void attention_keys_sm90(const bf16* qkv, const bf16*
             stat = walk.fetch(next_head, next_at, stage ^ 1);
         }
         copy_commit();
-        const int first = at - call.earlier_keys, sees = at + call.later_keys; // the keys that the tile's first query sees
+        const int sees = at + call.later_keys; // the last key that the tile's first query sees
         const unsigned char* const q = walk.queries + stage * walk.TILE;
         const unsigned char* const dy = walk.gradients + stage * walk.TILE;
         const float* const row_lse = walk.stats + stage * 2 * ROWS;
@@ -183,10 +187,10 @@ __device__ __forceinline__ void attention_keys_sm90(const bf16* qkv, const bf16*
         start_product<D>(p, keys, q);
         start_product<D>(ds, values, dy);
         finish<1>(p);
-        const bool edge = sees < warp_from + 15 || warp_from + 16 > visible || first + ROWS - 1 > warp_from;
+        const bool edge = sees < warp_from + 15 || warp_from + 16 > visible || at + ROWS - 1 > seen_to;
         probabilities_transposed(p, row_lse, scale_log2);
         if (edge) {
-            hide_transposed(p, first, sees, warp_from, visible);
+            hide_transposed(p, reach, call.later_keys, at, warp_from, visible);
         }
         if constexpr (DROPOUT) {
             finish<0>(ds);
@@ -227,7 +231,8 @@ __device__ __forceinline__ void attention_keys_sm90(const bf16* qkv, const bf16*
 // As attention_queries.
 template <int D, bool DROPOUT>
 __device__ __forceinline__ void attention_queries_sm90(const bf16* qkv, const bf16* dout, const float* lse, const float* delta, bf16* dqkv,
-                                                       float* sums, const unsigned* valid_lengths, const AttentionCall& call) {
+                                                       float* sums, const unsigned* valid_lengths, const unsigned* documents,
+                                                       const AttentionCall& call) {
     typedef Tile<bf16, D> Of;
     const int ROWS = 64, seq = call.seq, width = call.width;
     DYNAMIC_SHARED(queries);
@@ -238,15 +243,16 @@ __device__ __forceinline__ void attention_queries_sm90(const bf16* qkv, const bf
     const Place place;
     const int from = (gridDim.x - 1 - place.tile) * ROWS, head = place.head, sample = place.sample;
     const int kv = head / (call.heads / call.kv_heads), visible = visible_keys(valid_lengths, sample, seq);
-    const int first_tile = max(from - call.earlier_keys, 0) / ROWS, out_stride = call.heads * width;
+    const Reach reach(call, documents, sample);
+    const int first_tile = max(reach.first_key(from), 0) / ROWS, out_stride = call.heads * width;
     const int tiles = (min(min(from + ROWS + call.later_keys, seq), visible) + ROWS - 1) / ROWS; // up to the last
     const i64 first = (i64)sample * seq; // the sample's first row
     const HeadColumns<const bf16> in(qkv, call, first, head, kv);
     const bool aligned = is_aligned(qkv, width) && is_aligned(dout, width) && is_aligned(dqkv, width);
 
     const int warp = threadIdx.x / 32, warp_from = from + warp * 16; // the warp's first query
-    const int warp_first = warp_from - call.earlier_keys;            // the first key that it sees
-    const int warp_sees = warp_from + call.later_keys;               // and the last
+    const int warp_sees = warp_from + call.later_keys;               // the last key that it sees
+    const int warp_last_first = reach.first_key(warp_from + 15);     // and the first that its last query sees
     const float scale_log2 = call.scale * LOG2_E;
     const Dropped dropped(call, sample, head);
 
@@ -279,8 +285,8 @@ __device__ __forceinline__ void attention_queries_sm90(const bf16* qkv, const bf
         start_product<D>(ds, gradients, values + stage * ROWS * Of::ROW);
         finish<1>(p);
         probabilities(p, row_lse, scale_log2);
-        if (at + ROWS - 1 > warp_sees || at + ROWS > visible || at < warp_first + 15) {
-            hide(p, 0.f, warp_first, warp_sees, at, visible);
+        if (at + ROWS - 1 > warp_sees || at + ROWS > visible || at < warp_last_first) {
+            hide(p, 0.f, reach, call.later_keys, warp_from, at, visible);
         }
         finish<0>(ds);
         score_gradients<DROPOUT>(ds, p, row_delta, dropped, warp_from, at, call.keep);

@@ -141,8 +141,8 @@ pub(super) fn each<T: Copy, const N: usize>(f: impl Fn(usize) -> T) -> [T; N] {
     unsafe { (&raw const elements).cast::<[T; N]>().read() }
 }
 
-/// The keys of a product for queries: those from `first` on, which is a multiple of [`PANEL_COLUMNS`]. Query i sees at most `before` + i + 1
-/// of them.
+/// The keys of a product for queries: those from `first` on, which is a multiple of [`PANEL_COLUMNS`]. Query i sees at most `before` + i +
+/// 1 of them.
 #[derive(Debug, Clone, Copy)]
 pub struct TileKeys {
     pub first: usize,
@@ -156,8 +156,8 @@ pub enum Left<'a, S: Stored> {
     QueriesByFeatures(Mat<'a, S>),
     /// A row for each query, a column for each key; keys that a query does not see are 0.
     QueriesByKeys(&'a Panels<S::Real>),
-    /// The transpose of such a matrix of at most [`MAX_QUERIES`] queries. The product is added to the sums, which have a row for each key of the
-    /// sample.
+    /// The transpose of such a matrix of at most [`MAX_QUERIES`] queries. The product is added to the sums, which have a row for each key of
+    /// the sample.
     KeysByQueries(&'a Panels<S::Real>),
 }
 
