@@ -146,7 +146,7 @@ pub(crate) struct RawModel {
     /// True for a feed-forward layer with a gate: the activation of one product times another product (SwiGLU with silu, GeGLU with gelu).
     /// Default: false (gpt2), true (llama).
     pub(crate) gated: Option<bool>,
-    /// The products of layers that have biases: `none`, `qkv` (queries, keys and values, as Qwen 2), `attention`, or `all`. With `none`,
+    /// Which matrix products of layers have biases: `none`, `qkv` (queries, keys and values, as Qwen 2), `attention`, or `all`. With `none`,
     /// LayerNorms have no biases either. Default: all (gpt2), none (llama).
     pub(crate) biases: Option<Biases>,
     /// Position embeddings (gpt2): learned, or sines and cosines of fixed frequencies. Default: learned.
@@ -172,7 +172,7 @@ pub(crate) struct RawModel {
     /// Factor on attention's scores. Default: 1/√head_dim.
     #[schemars(range(max = 1000), extend("exclusiveMinimum" = 0))]
     pub(crate) attention_scale: Option<f64>,
-    /// Sliding-window attention: the most keys that a query sees, its own position's and those before it. Default: all.
+    /// Sliding-window attention: a query sees at most this many keys, its own and those before it. Default: all.
     #[schemars(range(min = 1, max = 16_777_216))]
     pub(crate) window: Option<u32>,
     /// A change of rotary frequencies for longer rows (llama): `none`, `linear`, `llama3` or `yarn`, as in config.json files of
@@ -185,14 +185,14 @@ pub(crate) struct RawModel {
     /// Logits z become c·tanh(z/c) with this c. Default: null, no cap.
     #[schemars(range(max = 1e6), extend("exclusiveMinimum" = 0))]
     pub(crate) logit_softcap: Option<f64>,
-    /// Adds this number times log²Σexp(logits) to the training loss, which keeps logits small (OLMo: 1e-5). Reported losses do not contain it.
+    /// Adds z·log²Σexp(logits) to the training loss, with z this number, which keeps logits small (OLMo: 1e-5). Reported losses do not contain it.
     /// Default: 0.
     #[schemars(range(min = 0, max = 1))]
     pub(crate) z_loss: Option<f64>,
     /// True for a norm of the embedding, after positions and before dropout, of the kind that the layers have. Default: false.
     pub(crate) embedding_norm: Option<bool>,
     /// Layers that differ: a list of layers from the first one on, which is repeated. Each entry has what its layers have instead of the
-    /// model's own values. Gemma 3: `[{layers: 5, window: 512, rope_theta: 10000}, {}]`. Default: all layers are alike.
+    /// model's own values. Gemma 3, with `rope_theta: 1000000`: `[{layers: 5, window: 512, rope_theta: 10000}, {}]`. Default: all layers are alike.
     #[schemars(length(max = 10_000))]
     pub(crate) pattern: Option<Vec<LayerOptions>>,
     /// The weights that training starts from. Default: normal(0, 0.02), GPT-2's residual projections scaled by

@@ -226,8 +226,7 @@ fn model_spec(experiment: &Experiment, data: &DataFacts) -> Result<ModelSpec> {
     if let Some(lacked) = m.family.foreign_keys(&json_value(&m.options)).next() {
         refuse!("model", "{} has no {}: {}", choice_name(&m.family), lacked.key, lacked.why);
     }
-    if let Some(BrokenRule { keys, message, .. }) =
-        m.options.broken_rules(m.family, m.layers, spec.head_dim()).into_iter().next()
+    if let Some(BrokenRule { keys, message, .. }) = m.options.broken_rules(m.family, spec.head_dim()).into_iter().next()
     {
         refuse!(format!("model.{}", keys[0]), "{message}");
     }

@@ -97,7 +97,7 @@ pub struct Model {
     pub dropout: f64,
     pub tie_embeddings: bool,
     pub norm_eps: f64,
-    /// Llama only.
+    /// Only where positions are rotated.
     pub rope_theta: f64,
     /// Separate keys in a file, apart from `pytorch_init`, which `init` gives.
     #[serde(flatten)]

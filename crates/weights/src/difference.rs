@@ -53,7 +53,7 @@ pub fn differences(described: &DescribedModel, model: &Model) -> Vec<Difference>
     all
 }
 
-/// The options that differ. Of a family of which no format has options, they are those of the model.
+/// The options that differ. GPT-2's formats have no options, so every one that is given differs.
 fn option_differences(described: &DescribedModel, ours: &ModelOptions) -> Vec<Difference> {
     let (given, theirs) = (beyond_format(ours), beyond_format(&described.spec.options));
     if described.spec.family == Family::Gpt2 {

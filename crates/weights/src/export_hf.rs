@@ -17,7 +17,7 @@ use runner_files::safetensors_header::header_bytes;
 use runner_files::write_atomic;
 use runner_spec::data::{HfTokenizer, SpecialTokens};
 use runner_spec::diagnostic::list;
-use runner_spec::error::PlainError;
+use runner_spec::error::{CommandError, PlainError};
 use runner_spec::format::pretty_json;
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::parts::{PartParameter, Rows};
@@ -43,6 +43,9 @@ pub struct HfExport<'a> {
     pub special: SpecialTokens,
 }
 
+/// Compares logits of a folder with those of the run, and returns the largest difference relative to the largest logit, if it does.
+pub type FolderCheck<'a> = &'a mut dyn FnMut(&Path) -> Result<Option<f64>, CommandError>;
+
 /// A tensor of a file.
 struct ShardTensor {
     index: usize,
@@ -54,11 +57,17 @@ struct ShardTensor {
 }
 
 impl HfExport<'_> {
-    /// Writes the folder `to`, first under a temporary name. With `force`, replaces files that are there.
+    /// Writes the folder `to`, first under a temporary name, at which `check` gets it. With `force`, replaces files that are there.
     ///
     /// # Errors
-    /// If the model has no such form, files are there, or something cannot be read or written.
-    pub fn write(&self, to: &Path, force: bool, source: WeightSource<'_>) -> Result<WrittenFiles, WeightsError> {
+    /// If the model has no such form, files are there, or something cannot be read or written; those of `check`.
+    pub fn write(
+        &self,
+        to: &Path,
+        force: bool,
+        source: WeightSource<'_>,
+        check: FolderCheck<'_>,
+    ) -> Result<WrittenFiles, WeightsError> {
         let config = self.config()?;
         let shards = self.shards();
         let name = |i: usize| match shards.len() {
@@ -101,9 +110,10 @@ impl HfExport<'_> {
         for (name, text) in &texts {
             write_atomic(&folder.path(name), text.as_bytes()).map_err(WeightsError::io(&to.join(name)))?;
         }
+        let logit_difference = check(folder.unfinished()).map_err(WeightsError::Source)?;
         folder.finish()?;
         let files = names.iter().map(|name| to.join(name)).collect();
-        Ok(WrittenFiles { files, bytes, step, logit_difference: None, notes })
+        Ok(WrittenFiles { files, bytes, step, logit_difference, notes })
     }
 
     /// The parameters as files hold them, in the order of the model, cut where a file is full.

@@ -28,7 +28,7 @@ pub use difference::{CONTEXT, Difference, differences};
 pub use dtype::Dtype;
 pub use error::WeightsError;
 pub use export::{WeightSource, WrittenFiles};
-pub use export_hf::HfExport;
+pub use export_hf::{FolderCheck, HfExport};
 pub use export_torch::TorchExport;
 pub use lost_settings::describe_lost_template;
 pub use opened::OpenedWeights;

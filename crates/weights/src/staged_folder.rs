@@ -69,6 +69,11 @@ impl StagedFolder {
     }
 
     /// The path at which the file `name` is written.
+    /// The folder while it is not in place.
+    pub(super) fn unfinished(&self) -> &Path {
+        self.aside.path()
+    }
+
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.aside.path().join(name)
     }

@@ -87,24 +87,11 @@ impl OpenedRun {
             special: tokenizer.special_tokens(rows).0,
         };
         let source = &mut |sink: WeightSink<'_>| self.stream_weights(which, &layout, sink);
-        let mut written = export.write(to, force, source)?;
-        if options.compares_logits {
-            let difference = host.pool()?.install(|| self.logit_difference(which, to, export.vocab_size))?;
-            let limit = match options.dtype {
-                Dtype::F32 => 1e-5,
-                Dtype::F16 => 1e-2,
-                Dtype::Bf16 => 5e-2,
-            };
-            if difference.is_nan() || difference > limit {
-                return Err(CommandError::failure(format!(
-                    "{}: its logits differ from the run's by {difference:.1e} of the largest one, more than rounding to {} explains \
-                     ({limit:.0e}); do not use this folder, and please report this",
-                    to.display(),
-                    options.dtype.name()
-                )));
-            }
-            written.logit_difference = Some(difference);
-        }
+        let pool = host.pool()?;
+        let mut written = export.write(to, force, source, &mut |folder| {
+            let compare = || self.compare_logits(which, folder, export.vocab_size, options.dtype);
+            if options.compares_logits { pool.install(compare).map(Some) } else { Ok(None) }
+        })?;
         if let Some(folder) = starting_folder(&self.experiment, host)? {
             if folder.is_dir() {
                 written.notes.extend(describe_lost_template(&folder, to));
@@ -120,7 +107,10 @@ impl OpenedRun {
 
     /// The largest difference between logits of the run and of the folder `exported`, relative to the largest logit, for rows of ids below
     /// `vocab_size`. Both models compute in f32 on the CPU, one after the other.
-    fn logit_difference(&self, which: CheckpointChoice, exported: &Path, vocab_size: usize) -> Result<f64> {
+    ///
+    /// # Errors
+    /// If weights cannot be read, or rounding to `dtype` does not explain the difference.
+    fn compare_logits(&self, which: CheckpointChoice, exported: &Path, vocab_size: usize, dtype: Dtype) -> Result<f64> {
         /// Rows, and their tokens at most.
         const ROWS: usize = 2;
         const LENGTH: usize = 64;
@@ -147,6 +137,19 @@ impl OpenedRun {
         let theirs = logits(spec, &layout, flat.map_err(ExecError::from)?)?;
         let largest = ours.iter().fold(f32::MIN_POSITIVE, |most, v| most.max(v.abs()));
         let differences = ours.iter().zip(&theirs).map(|(a, b)| f64::from((a - b).abs() / largest));
-        Ok(differences.fold(0.0, |most, v| if v.is_nan() { v } else { v.max(most) }))
+        let difference = differences.fold(0.0, |most, v| if v.is_nan() { v } else { v.max(most) });
+        let limit = match dtype {
+            Dtype::F32 => 1e-5,
+            Dtype::F16 => 1e-2,
+            Dtype::Bf16 => 5e-2,
+        };
+        if difference <= limit {
+            return Ok(difference);
+        }
+        Err(CommandError::failure(format!(
+            "the logits of the exported model differ from the run's by {difference:.1e} of the largest one, which rounding to {} does not \
+             explain (at most {limit:.0e}); nothing was written; please report this, with the run's resolved.yaml",
+            dtype.name()
+        )))
     }
 }

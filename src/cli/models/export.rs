@@ -39,7 +39,7 @@ pub(crate) struct ExportArgs {
     /// With hf: write all rows of the vocabulary, or only as many as the tokenizer has tokens [default: padded].
     #[arg(long, value_enum)]
     pub vocab: Option<Vocab>,
-    /// With hf: do not compare logits of the written folder with the run's, which takes the memory of the model.
+    /// With hf: skip the comparison of the folder's logits with the run's, which needs the model in f32 in memory.
     #[arg(long)]
     pub no_check: bool,
     /// With torch: leave out the head, and the prefix of the other names, as in model.base_model.state_dict().
@@ -143,8 +143,8 @@ pub(crate) fn run(args: &ExportArgs) -> Result<Exit> {
         count = format!("{} files, ", files.len());
     }
     let checked = logit_difference.map_or_else(String::new, |difference| match difference {
-        0.0 => ", the run's logits".to_owned(),
-        difference => format!(", the run's logits up to {difference:.0e} of the largest"),
+        0.0 => ", logits equal to the run's".to_owned(),
+        difference => format!(", logits within {difference:.0e} of the run's, relative to the largest"),
     });
     print_result(args.json, &value, || format!("{}: {count}{bytes} bytes, step {step}{checked}\n", place.display()))
 }

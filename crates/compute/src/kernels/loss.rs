@@ -48,7 +48,7 @@ impl Losses {
 pub struct LossOptions {
     /// With a cap c, losses and gradients are those of c·tanh(logits/c).
     pub cap: Option<f64>,
-    /// The gradient also has that of this number times log²Σexp(logits), which the losses do not contain (de Brébisson and Vincent 2016).
+    /// Adds the gradient of z·log²Σexp(logits), which the losses do not contain (Devlin et al. 2014, PaLM).
     pub z: f64,
 }
 

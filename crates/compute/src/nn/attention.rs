@@ -171,8 +171,10 @@ impl Attention {
             }
             (qk_norm, inputs) => {
                 self.rotate(&dqkv.tensor, mb.seq, 0, true)?;
-                if let (Some(qk_norm), Some(inputs)) = (qk_norm, inputs) {
-                    self.norm_backward(pass, qk_norm, inputs, &dqkv.tensor)?;
+                match (qk_norm, inputs) {
+                    (None, _) => {}
+                    (Some(qk_norm), Some(inputs)) => self.norm_backward(pass, qk_norm, inputs, &dqkv.tensor)?,
+                    (Some(_), None) => bail!("the inputs of the norms of queries and keys are missing"),
                 }
             }
         }

@@ -171,9 +171,8 @@ impl TransformerLayer {
         Ok((added(pending, stream)?, activations))
     }
 
-    /// Returns dL/dx. Deferred tasks keep the tensors that [`Attention::backward`] and [`Mlp::backward`] list, `dy` among them: for each
-    /// position 5·d_model + qkv + the MLP's widths. They also keep the norms' gradients: four vectors for LayerNorm, two for RMSNorm. The
-    /// residual stream and the statistics are freed.
+    /// Returns dL/dx. Deferred tasks keep the tensors that [`Attention::backward`] and [`Mlp::backward`] list, `dy` among them, and the
+    /// gradients of the norms' gains and biases. The residual stream and the statistics are freed.
     pub fn backward(
         &self,
         pass: &mut BackwardPass<'_>,

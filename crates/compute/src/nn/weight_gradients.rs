@@ -28,7 +28,7 @@ pub enum WeightGradientTask {
     Embedding { layer: Embedding, ids: Tensor, seq: usize, dy: Tensor },
 }
 
-/// The weight gradients of one block that are still to be added. The tasks of a layer keep the inputs of its four linear layers and
+/// The weight gradients of one block that are still to be added. The tasks of a layer keep the inputs of its linear layers and
 /// the gradients of their outputs; those of the head, the logits' gradient and the projection's input; that of the embedding, the
 /// gradient of its output; those of norms, their own gradients.
 pub type DeferredGradients = Vec<WeightGradientTask>;

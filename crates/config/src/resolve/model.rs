@@ -60,7 +60,7 @@ impl Resolver<'_> {
         self.check_heads(raw, family, heads, d_model);
         let options = ModelOptions::of_section(json_value(raw));
         let head_dim = options.head_dim.unwrap_or(d_model / heads);
-        for BrokenRule { keys, message, advice } in options.broken_rules(family, layers, head_dim) {
+        for BrokenRule { keys, message, advice } in options.broken_rules(family, head_dim) {
             let keys: Vec<String> = keys.iter().map(|key| format!("model.{key}")).collect();
             self.error(&keys.iter().map(String::as_str).collect::<Vec<_>>(), message, advice);
         }
@@ -81,6 +81,8 @@ impl Resolver<'_> {
         if raw.vocab_size.is_none() {
             self.note("model.vocab_size", "default (the tokenizer's)".into());
         }
+        let theta = raw.rope_theta.unwrap_or(DEFAULT_ROPE_THETA);
+        let (options, rope_theta) = options.canonical(family, layers, d_model / heads, theta);
         let model = Model {
             family,
             vocab_size: raw.vocab_size,
@@ -94,8 +96,8 @@ impl Resolver<'_> {
             dropout: raw.dropout.unwrap_or(0.0),
             tie_embeddings: raw.tie_embeddings.unwrap_or(defaults.tie_embeddings),
             norm_eps: raw.norm_eps.unwrap_or(1e-5),
-            rope_theta: raw.rope_theta.unwrap_or(DEFAULT_ROPE_THETA),
-            options: options.without_defaults(family, d_model / heads),
+            rope_theta,
+            options,
             init: raw.init.clone().map(|init| match init {
                 WeightInit::From(source) => WeightInit::From(source.relative_to(&self.base)),
                 pytorch @ WeightInit::Pytorch { .. } => pytorch,
@@ -126,14 +128,14 @@ impl Resolver<'_> {
                 None => self.error(
                     &[&at, "model.init.from"],
                     format!("`{at}` does not fit the weights that `model.init.from` names"),
-                    format!("no format of weights that runner reads has `{key}`; delete it, or train from scratch"),
+                    format!("folders of GPT-2 have no `{key}`; delete it, or train from scratch"),
                 ),
                 Some(theirs) => self.error(
                     &[&at, "model.preset", "model.init.from"],
                     format!("`{at}` is {}, but the weights of `model.init.from` have {}", shown(&ours), shown(&theirs)),
                     match key.as_str() {
                         CONTEXT => format!("use at most {theirs}: later positions were never trained ({file})"),
-                        _ => format!("delete it: {file} gives the sizes in this section"),
+                        _ => format!("delete it: {file} gives this value"),
                     },
                 ),
             }

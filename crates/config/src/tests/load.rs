@@ -3,13 +3,18 @@
 use std::path::Path;
 
 use crate::{LoadOptions, Loaded, explain, from_str, load, to_yaml};
+use runner_spec::data::SpecialTokens;
+use runner_spec::error::PlainError;
 use runner_spec::experiment::{
     AutoOr, Batch, DeviceChoice, EvalLoss, Experiment, Family, Layout, Optimizer, Parallel, ParallelMode,
     ParquetSource, Pipeline, PipelineSchedule, Seeds, Source, Tokenizer, Validation,
 };
+use runner_spec::model::layout::ParamLayout;
+use runner_spec::model::parameters;
 use runner_spec::optimizer::{AdamW, Decays, Sgd};
 use runner_spec::program::Device;
 use runner_spec::schedule::{CosineDecay, Decay};
+use runner_weights::{Dtype, HfExport};
 
 /// Every key.
 pub(super) const FULL: &str = r#"version: 1
@@ -302,6 +307,44 @@ fn presets_have_the_parameters_of_the_published_models() {
         let spec = model.spec(model.vocab_size.unwrap());
         let counted: usize = spec.decoder().parameters().iter().map(|parameter| parameter.spec.len()).sum();
         assert_eq!(counted, parameters, "{preset}");
+    }
+}
+
+#[test]
+fn small_presets_are_exported_as_the_class_of_their_name() {
+    for (preset, model_type) in [
+        ("gpt2-nano", "gpt2"),
+        ("llama-nano", "llama"),
+        ("mistral-nano", "mistral"),
+        ("qwen2-nano", "qwen2"),
+        ("qwen3-nano", "qwen3"),
+        ("gemma3-nano", "gemma3_text"),
+        ("olmo2-nano", "olmo2"),
+        ("olmo3-nano", "olmo3"),
+        ("smollm3-nano", "smollm3"),
+    ] {
+        let spec = experiment(&SHORT.replace("gpt2-micro", preset), &[]).model.spec(256);
+        let layout = ParamLayout::new(parameters(&spec));
+        let export = HfExport {
+            spec: &spec,
+            layout: &layout,
+            dtype: Dtype::F32,
+            shard_bytes: u64::MAX,
+            vocab_size: 256,
+            tokenizer: Err(PlainError::request("none")),
+            special: SpecialTokens::default(),
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let zeros = vec![0; layout.total * 4];
+        let mut source = |write: &mut dyn FnMut(u64, &[u8]) -> _| {
+            write(0, &zeros)?;
+            Ok(1)
+        };
+        export.write(folder.path(), true, &mut source, &mut |_| Ok(None)).unwrap();
+        let described = runner_weights::describe(folder.path()).unwrap();
+        assert_eq!(described.spec, spec, "{preset}");
+        let config = std::fs::read_to_string(folder.path().join("config.json")).unwrap();
+        assert!(config.contains(&format!("\"model_type\": \"{model_type}\"")), "{preset}: {config}");
     }
 }
 

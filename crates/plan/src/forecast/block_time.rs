@@ -207,7 +207,11 @@ impl BlockTimer<'_> {
     ) -> Option<BlockSeconds> {
         let spec = &self.program.model;
         let points: Vec<_> = r.layers.iter().filter(|p| p.busy == busy && p.family == spec.family).copied().collect();
-        let pairs: f64 = layer.attentions().map(|attention| attention.mask.relative_pairs(length)).sum();
+        // Relative to causal attention of heads that are together as wide as the model.
+        let pairs: f64 = layer
+            .attentions()
+            .map(|of| of.mask.relative_pairs(length) * (of.heads.out_width() as f64 / spec.d_model as f64))
+            .sum();
         let linear = layer.multiplications() as f64;
         let predict = |get: fn(&runner_spec::rates::LayerPoint) -> f64| {
             let (mut linears, mut attentions) = (Vec::new(), Vec::new());

@@ -15,8 +15,8 @@ pub struct BrokenRule {
 }
 
 impl ModelOptions {
-    /// The rules that these options break in a model of `family` with `layers` layers, whose heads are `head_dim` wide.
-    pub fn broken_rules(&self, family: Family, layers: usize, head_dim: usize) -> Vec<BrokenRule> {
+    /// The rules that these options break in a model of `family`, whose heads are `head_dim` wide.
+    pub fn broken_rules(&self, family: Family, head_dim: usize) -> Vec<BrokenRule> {
         let mut broken = Vec::new();
         let mut breaks = |keys: &[&'static str], message: String, advice: &str| {
             broken.push(BrokenRule { keys: keys.to_vec(), message, advice: advice.to_owned() });
@@ -43,7 +43,7 @@ impl ModelOptions {
             .chain(self.pattern.iter().filter_map(|layer| Some(("pattern", layer.rope_scaling?))))
         {
             if let Some(message) = scaling.mistake() {
-                breaks(&[key], message, "use the numbers of the model's config.json");
+                breaks(&[key], message, "raise the larger one");
             }
         }
         if self.pattern.iter().any(|layer| !layer.attention && !layer.mlp) {
@@ -53,15 +53,13 @@ impl ModelOptions {
                 "delete one of `attention: false` and `mlp: false`",
             );
         }
-        let listed = self.pattern.iter().fold(0_usize, |sum, layer| sum.saturating_add(layer.layers));
-        if self.pattern.iter().any(|layer| layer.layers == 0) || listed > layers {
-            breaks(
-                &["pattern", "layers"],
-                format!(
-                    "`pattern` must list at least one layer in each entry and at most {layers} in all, got {listed}"
-                ),
-                "give the layers that repeat, from the first layer on",
-            );
+        if self.pattern.iter().any(|layer| layer.layers == 0) {
+            breaks(&["pattern"], "an entry of `pattern` must stand for at least one layer".into(), "delete it");
+        }
+        for (key, number, [above, most]) in self.numbers() {
+            if !(number > above && number <= most) {
+                breaks(&[key], format!("`{key}` must be above {above} and at most {most}, got {number}"), "change it");
+            }
         }
         if !family.defaults().rotary && self.pattern.iter().any(LayerOptions::rotates_otherwise) {
             breaks(
@@ -74,6 +72,49 @@ impl ModelOptions {
         broken
     }
 }
+
+impl ModelOptions {
+    /// The numbers of options with their keys, and what they must be above and at most, as in a file.
+    fn numbers(&self) -> Vec<(&'static str, f64, [f64; 2])> {
+        let mut numbers = Vec::new();
+        let mut check = |key, number: Option<f64>, limits| numbers.extend(number.map(|number| (key, number, limits)));
+        check("head_dim", self.head_dim.map(|width| width as f64), [0.0, 1e5]);
+        check("attention_scale", self.attention_scale, [0.0, 1000.0]);
+        check("window", self.window.map(f64::from), [0.0, MOST_TOKENS]);
+        check("rope_fraction", self.rope_fraction, [0.0, 1.0]);
+        check("logit_softcap", self.logit_softcap, [0.0, 1e6]);
+        check("z_loss", Some(1.0 + self.z_loss), [0.99, 2.0]);
+        for layer in &self.pattern {
+            check("pattern", layer.window.map(f64::from), [0.0, MOST_TOKENS]);
+            check("pattern", layer.rope_theta, [0.0, 1e12]);
+        }
+        let scalings = self.pattern.iter().filter_map(|layer| Some(("pattern", layer.rope_scaling?)));
+        for (key, scaling) in scalings.chain([("rope_scaling", self.rope_scaling)]) {
+            let mut check = |number, limits| numbers.push((key, number, limits));
+            match scaling {
+                RopeScaling::None => {}
+                RopeScaling::Linear { factor } => check(factor, [0.99, 1e6]),
+                RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
+                    check(factor, [0.99, 1e6]);
+                    check(low_freq_factor, [0.0, 1e6]);
+                    check(high_freq_factor, [0.0, 1e6]);
+                    check(original_context as f64, [0.0, MOST_TOKENS]);
+                }
+                RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, attention_factor } => {
+                    check(factor, [0.99, 1e6]);
+                    check(original_context as f64, [0.0, MOST_TOKENS]);
+                    check(beta_fast, [0.0, 1e6]);
+                    check(beta_slow, [0.0, 1e6]);
+                    check(attention_factor.unwrap_or(1.0), [0.0, 100.0]);
+                }
+            }
+        }
+        numbers
+    }
+}
+
+/// The longest context.
+const MOST_TOKENS: f64 = 16_777_216.0;
 
 impl LayerOptions {
     fn rotates_otherwise(&self) -> bool {
@@ -102,7 +143,7 @@ mod tests {
     #[test]
     fn options_that_contradict_each_other_are_named() {
         let broken = |options: ModelOptions| {
-            let rules = options.broken_rules(Family::Llama, 4, 8);
+            let rules = options.broken_rules(Family::Llama, 8);
             rules.into_iter().map(|rule| rule.keys[0]).collect::<Vec<_>>()
         };
         let base = ModelOptions::default;
@@ -110,7 +151,11 @@ mod tests {
         assert_eq!(broken(base()), [""; 0]);
         assert_eq!(broken(ModelOptions { window: Some(4), mask: Mask::Full, ..base() }), ["window"]);
         assert_eq!(broken(ModelOptions { rope_fraction: Some(0.2), ..base() }), ["rope_fraction"]);
-        assert_eq!(broken(pattern(LayerOptions { layers: 5, ..LayerOptions::default() })), ["pattern"]);
+        assert_eq!(broken(ModelOptions { head_dim: Some(0), ..base() }), ["head_dim"]);
+        assert_eq!(broken(ModelOptions { attention_scale: Some(f64::NAN), ..base() }), ["attention_scale"]);
+        let linear = RopeScaling::Linear { factor: 0.0 };
+        assert_eq!(broken(ModelOptions { rope_scaling: linear, ..base() }), ["rope_scaling"]);
+        assert_eq!(broken(pattern(LayerOptions { rope_theta: Some(-1.0), ..LayerOptions::default() })), ["pattern"]);
         assert_eq!(broken(pattern(LayerOptions { layers: 0, ..LayerOptions::default() })), ["pattern"]);
         assert_eq!(
             broken(pattern(LayerOptions { attention: false, mlp: false, ..LayerOptions::default() })),
@@ -120,6 +165,6 @@ mod tests {
             RopeScaling::Llama3 { factor: 8.0, low_freq_factor: 4.0, high_freq_factor: 4.0, original_context: 8192 };
         assert_eq!(broken(ModelOptions { rope_scaling: scaling, ..base() }), ["rope_scaling"]);
         let rotated = pattern(LayerOptions { rope: false, ..LayerOptions::default() });
-        assert_eq!(rotated.broken_rules(Family::Gpt2, 4, 8).len(), 1);
+        assert_eq!(rotated.broken_rules(Family::Gpt2, 8).len(), 1);
     }
 }

@@ -67,7 +67,7 @@ pub enum PositionKind {
     Sinusoidal,
 }
 
-/// What a layer, or several, has instead of the model's own values.
+/// What some layers have instead of the model's own values.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct LayerOptions {
@@ -106,7 +106,7 @@ impl Default for LayerOptions {
 
 impl LayerOptions {
     /// The shortest pattern that gives the layers `listed`, each of which stands for one.
-    pub fn pattern_of(listed: &[Self]) -> Vec<Self> {
+    fn pattern_of(listed: &[Self]) -> Vec<Self> {
         let repeats = |period: &usize| listed.iter().enumerate().all(|(index, layer)| *layer == listed[index % period]);
         let period = (1..=listed.len()).find(repeats).unwrap_or(0);
         let mut pattern: Vec<Self> = Vec::new();
@@ -163,7 +163,7 @@ pub struct ModelOptions {
     /// Factor on attention's scores. `None`: 1/√`head_dim`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attention_scale: Option<f64>,
-    /// The most keys that a query sees, its own position's among them.
+    /// The most keys that a query sees, its own included.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<u32>,
     #[serde(skip_serializing_if = "is_default")]
@@ -280,9 +280,11 @@ impl ModelOptions {
         serde_json::from_value(section).expect("options of a section that was read")
     }
 
-    /// The same options, in which a value that is the default of `family`, of heads `head_dim` wide, is `None`: one model has one record.
+    /// The same options and base of rotary frequencies in the form that all spellings of a model of `layers` layers share: a value that is the
+    /// default of `family`, of heads `head_dim` wide, is `None`, and `pattern` has the shortest list of differences.
     #[must_use]
-    pub fn without_defaults(mut self, family: Family, head_dim: usize) -> Self {
+    pub fn canonical(mut self, family: Family, layers: usize, head_dim: usize, theta: f64) -> (Self, f64) {
+        let theta = self.settle_pattern(layers, theta);
         let defaults = family.defaults();
         self.activation = self.activation.filter(|activation| *activation != defaults.activation);
         self.gated = self.gated.filter(|gated| *gated != defaults.gated);
@@ -291,11 +293,47 @@ impl ModelOptions {
         let scale = 1.0 / (self.head_dim.unwrap_or(head_dim) as f64).sqrt();
         self.attention_scale = self.attention_scale.filter(|given| *given != scale);
         self.rope_fraction = self.rope_fraction.filter(|fraction| *fraction != 1.0);
-        let plain = LayerOptions::default();
-        if self.pattern.iter().all(|layer| LayerOptions { layers: 1, ..layer.clone() } == plain) {
-            self.pattern.clear();
-        }
-        self
+        (self, theta)
+    }
+
+    /// Makes `pattern` the differences from the layers that see the whole row, whose values become the model's own. Returns their base of
+    /// rotary frequencies.
+    fn settle_pattern(&mut self, layers: usize, theta: f64) -> f64 {
+        let model = (self.window, theta, self.rope_scaling);
+        let listed = self.pattern.iter().flat_map(|layer| std::iter::repeat_n(layer, layer.layers.min(layers)));
+        // Every layer with its own values.
+        let settled: Vec<LayerOptions> = listed
+            .cycle()
+            .take(layers)
+            .map(|layer| LayerOptions {
+                layers: 1,
+                window: layer.window.or(model.0),
+                rope_theta: Some(layer.rope_theta.unwrap_or(model.1)),
+                rope_scaling: Some(layer.rope_scaling.unwrap_or(model.2)),
+                ..layer.clone()
+            })
+            .collect();
+        let attentions = || settled.iter().filter(|layer| layer.attention);
+        let rotated = || attentions().filter(|layer| layer.rope);
+        let typical = rotated().find(|layer| layer.window.is_none()).or_else(|| rotated().next());
+        let typical = typical.map(|layer| (layer.rope_theta, layer.rope_scaling));
+        let (Some(theta), Some(scaling)) = typical.unwrap_or_default() else { return theta };
+        let shared = attentions().next().and_then(|layer| layer.window);
+        let shared = shared.filter(|window| attentions().all(|layer| layer.window == Some(*window)));
+        let differences = settled.iter().map(|layer| {
+            let rotates = layer.attention && layer.rope;
+            LayerOptions {
+                window: layer.window.filter(|_| shared.is_none() && layer.attention),
+                rope: layer.rope || !layer.attention,
+                rope_theta: layer.rope_theta.filter(|own| rotates && *own != theta),
+                rope_scaling: layer.rope_scaling.filter(|own| rotates && *own != scaling),
+                ..layer.clone()
+            }
+        });
+        let pattern = LayerOptions::pattern_of(&differences.collect::<Vec<_>>());
+        (self.window, self.rope_scaling) = (shared, scaling);
+        self.pattern = if pattern == [LayerOptions::default()] { Vec::new() } else { pattern };
+        theta
     }
 
     /// The options that change what a trained model computes.
@@ -326,5 +364,42 @@ impl ModelOptions {
             };
         }
         words
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layer(layers: usize, window: Option<u32>, rope_theta: Option<f64>) -> LayerOptions {
+        LayerOptions { layers, window, rope_theta, ..LayerOptions::default() }
+    }
+
+    fn canonical(window: Option<u32>, pattern: Vec<LayerOptions>, theta: f64) -> (Option<u32>, Vec<LayerOptions>, f64) {
+        let options = ModelOptions { window, pattern, ..ModelOptions::default() };
+        let (options, theta) = options.canonical(Family::Llama, 6, 64, theta);
+        (options.window, options.pattern, theta)
+    }
+
+    #[test]
+    fn all_spellings_of_a_pattern_have_one_record() {
+        let expected = (None, vec![layer(2, Some(4), Some(50.0)), layer(1, None, None)], 1e6);
+        let local = || layer(1, Some(4), Some(50.0));
+        assert_eq!(canonical(None, vec![layer(2, Some(4), Some(50.0)), layer(1, None, None)], 1e6), expected);
+        assert_eq!(canonical(None, vec![local(), local(), layer(1, None, Some(1e6))], 7.0), expected);
+        assert_eq!(canonical(None, vec![layer(2, Some(4), None), layer(1, None, Some(1e6))], 50.0), expected);
+        let whole = vec![local(), local(), layer(1, None, None), layer(2, Some(4), Some(50.0)), layer(9, None, None)];
+        assert_eq!(canonical(None, whole, 1e6), expected);
+    }
+
+    #[test]
+    fn layers_that_are_alike_have_no_pattern() {
+        let plain = (None, Vec::new(), 1e4);
+        assert_eq!(canonical(None, Vec::new(), 1e4), plain);
+        assert_eq!(canonical(None, vec![LayerOptions::default()], 1e4), plain);
+        assert_eq!(canonical(None, vec![layer(3, None, Some(1e4))], 1e6), plain);
+        assert_eq!(canonical(None, vec![layer(1, Some(8), None)], 1e4), (Some(8), Vec::new(), 1e4));
+        let nope = LayerOptions { rope: false, ..LayerOptions::default() };
+        assert_eq!(canonical(None, vec![nope.clone()], 1e4), (None, vec![nope], 1e4));
     }
 }

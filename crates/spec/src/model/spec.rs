@@ -65,8 +65,8 @@ impl ModelSpec {
     pub fn parameter_bound(&self) -> f64 {
         let (vocab, d, ff) = (self.vocab_size as f64, self.d_model as f64, self.d_ff as f64);
         let heads = (self.heads as f64 * self.options.head_dim.unwrap_or(0) as f64).max(d);
-        let layer = 4.0 * d * heads + 3.0 * d * ff + 12.0 * d + 6.0 * heads + ff;
-        (2.0 * vocab + self.context_length as f64 + 2.0) * d + vocab + self.layers as f64 * layer
+        let layer = 4.0 * d * heads + 3.0 * d * ff + 12.0 * d + 6.0 * heads + 2.0 * ff;
+        (2.0 * vocab + self.context_length as f64 + 4.0) * d + vocab + self.layers as f64 * layer
     }
 
     /// The products of layers that have biases.

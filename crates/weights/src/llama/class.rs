@@ -24,10 +24,12 @@ pub(crate) struct Class {
     pub(super) activation_key: &'static str,
     pub(super) activation: Activation,
     pub(super) embedding_scale: bool,
+    /// True if scores are divided by the root of `query_pre_attn_scalar`, and `final_logit_softcapping` is a key.
+    pub(super) query_scalar: bool,
     pub(super) biases: BiasKeys,
     pub(super) windows: Windows,
     /// True if layers with a window have rotary positions of their own, which `rope_parameters` lists by the type of the layer.
-    pub(super) local_rope: bool,
+    pub(super) rope_by_layer_type: bool,
     /// The value of missing keys. `None`: that of the heads, or of their width.
     pub(super) kv_heads: Option<usize>,
     pub(super) head_dim: Option<usize>,
@@ -53,8 +55,8 @@ pub(super) enum Windows {
     Never,
     /// All layers, if `sliding_window` is not null.
     All,
-    /// `layer_types`, or the layers from `max_window_layers` on, if `use_sliding_window` is true.
-    LastLayers,
+    /// `layer_types`, if `use_sliding_window` is true. Without it, the layers from `max_window_layers` on, or those without rotary positions.
+    Optional,
     /// `layer_types`, or all but each nth layer; n is the value of the missing key.
     AllButEvery(usize),
 }
@@ -74,7 +76,7 @@ pub(crate) static CLASSES: [Class; 8] = [
         model_type: "qwen2",
         name: "Qwen2ForCausalLM",
         biases: BiasKeys::Qkv,
-        windows: Windows::LastLayers,
+        windows: Windows::Optional,
         kv_heads: Some(32),
         ..LLAMA
     },
@@ -83,7 +85,7 @@ pub(crate) static CLASSES: [Class; 8] = [
         name: "Qwen3ForCausalLM",
         qk_norm: QkNorm::Head,
         biases: BiasKeys::Attention,
-        windows: Windows::LastLayers,
+        windows: Windows::Optional,
         kv_heads: Some(32),
         head_dim: Some(128),
         ..LLAMA
@@ -97,9 +99,10 @@ pub(crate) static CLASSES: [Class; 8] = [
         activation_key: "hidden_activation",
         activation: Activation::Gelu,
         embedding_scale: true,
+        query_scalar: true,
         biases: BiasKeys::Attention,
         windows: Windows::AllButEvery(6),
-        local_rope: true,
+        rope_by_layer_type: true,
         kv_heads: Some(4),
         head_dim: Some(256),
         tied: true,
@@ -122,7 +125,7 @@ pub(crate) static CLASSES: [Class; 8] = [
         qk_norm: QkNorm::Width,
         biases: BiasKeys::Attention,
         windows: Windows::AllButEvery(4),
-        local_rope: true,
+        rope_by_layer_type: true,
         eps: 1e-5,
         theta: 5e5,
         ..LLAMA
@@ -130,7 +133,7 @@ pub(crate) static CLASSES: [Class; 8] = [
     Class {
         model_type: "smollm3",
         name: "SmolLM3ForCausalLM",
-        windows: Windows::LastLayers,
+        windows: Windows::Optional,
         kv_heads: Some(4),
         tied: true,
         theta: 2e6,
@@ -147,9 +150,10 @@ const LLAMA: Class = Class {
     activation_key: "hidden_act",
     activation: Activation::Silu,
     embedding_scale: false,
+    query_scalar: false,
     biases: BiasKeys::AttentionAndMlp,
     windows: Windows::Never,
-    local_rope: false,
+    rope_by_layer_type: false,
     kv_heads: None,
     head_dim: None,
     tied: false,

@@ -24,11 +24,16 @@ pub(super) fn describe(class: &Class, config: &HfConfig<'_>) -> Result<Described
         return Err(config.wrong(format!("`attention_dropout` must be 0, got {dropout}")));
     }
     config.check_flag("use_bidirectional_attention", false, "runner reads decoders")?;
+    for (key, wanted) in [("attn_logit_softcapping", None), ("partial_rotary_factor", Some(1.0))] {
+        if let Some(number) = config.number(key)?.filter(|number| Some(*number) != wanted) {
+            return Err(config.wrong(format!("`{key}: {number}` is not supported")));
+        }
+    }
     let given = |key: &str, missing: Option<usize>| -> Result<Option<usize>, WeightsError> {
         Ok(if config.map.contains_key(key) { config.size(key)? } else { missing })
     };
     let head_dim = given("head_dim", class.head_dim)?;
-    let scale = match class.embedding_scale {
+    let scale = match class.query_scalar {
         true => Some(1.0 / config.number("query_pre_attn_scalar")?.unwrap_or(256.0).sqrt()),
         false => None,
     };
@@ -55,24 +60,17 @@ pub(super) fn describe(class: &Class, config: &HfConfig<'_>) -> Result<Described
             LayerOptions {
                 window,
                 rope,
-                rope_theta: Some(theta).filter(|theta| *theta != global.theta),
-                rope_scaling: Some(scaling).filter(|scaling| *scaling != global.scaling),
+                rope_theta: Some(theta),
+                rope_scaling: Some(scaling),
                 ..LayerOptions::default()
             }
         })
         .collect();
-    let (mut options, mut theta) = (ModelOptions { rope_scaling: global.scaling, ..base }, global.theta);
-    match LayerOptions::pattern_of(&listed).as_slice() {
-        [one] if one.rope => {
-            options.window = one.window;
-            options.rope_scaling = one.rope_scaling.unwrap_or(global.scaling);
-            theta = one.rope_theta.unwrap_or(theta);
-        }
-        several => options.pattern = several.to_vec(),
-    }
     if heads == 0 {
         return Err(config.wrong("the number of heads must be 1 to 10000, got 0".to_owned()));
     }
+    let options = ModelOptions { rope_scaling: global.scaling, pattern: listed, ..base };
+    let (options, theta) = options.canonical(Family::Llama, layers, d_model / heads, global.theta);
     let kv_heads = given("num_key_value_heads", class.kv_heads)?.unwrap_or(heads);
     Ok(DescribedModel {
         file: config.file.to_owned(),
@@ -83,7 +81,7 @@ pub(super) fn describe(class: &Class, config: &HfConfig<'_>) -> Result<Described
             tie_embeddings: config.flag("tie_word_embeddings")?.unwrap_or(class.tied),
             norm_eps: config.number("rms_norm_eps")?.unwrap_or(class.eps),
             rope_theta: theta,
-            options: options.without_defaults(Family::Llama, d_model / heads),
+            options,
             ..ModelSpec::with_defaults(Family::Llama, sizes)
         },
     })
@@ -126,15 +124,16 @@ fn windows(class: &Class, config: &HfConfig<'_>, layers: usize) -> Result<Vec<Op
     let is_used = match class.windows {
         Windows::Never => false,
         Windows::All | Windows::AllButEvery(_) => true,
-        Windows::LastLayers => config.flag("use_sliding_window")?.unwrap_or(false),
+        Windows::Optional => config.flag("use_sliding_window")?.unwrap_or(false),
     };
     let size = match config.map.get("sliding_window") {
+        None if class.has_layers_without_rope() => None,
         None => Some(WINDOW),
         Some(_) => match config.size("sliding_window")? {
             None => None,
             Some(size) => match u32::try_from(size).ok().filter(|size| *size > 0) {
                 Some(size) => Some(size),
-                None => return Err(config.wrong(format!("`sliding_window` must be at least 1, got {size}"))),
+                None => return Err(config.wrong(format!("`sliding_window` must be 1 to {}, got {size}", u32::MAX))),
             },
         },
     };

@@ -25,26 +25,29 @@ const LOCAL_THETA: f64 = 1e4;
 pub(super) fn read(class: &Class, config: &HfConfig<'_>) -> Result<[Rope; 2], WeightsError> {
     let mut theta = config.number("rope_theta")?.map(|theta| ("rope_theta".to_owned(), theta));
     let mut scaling = RopeScaling::None;
-    let mut local: Option<Rope> = None;
+    // Of layers with a window: the base, if it is given, and the scaling.
+    let mut local = (config.number("rope_local_base_freq")?, RopeScaling::None);
     for key in ["rope_parameters", "rope_scaling"] {
         let Some(value) = config.map.get(key).filter(|value| !value.is_null()) else { continue };
         let Some(rope) = value.as_object().filter(|_| non_finite(value).is_none()) else {
             return Err(config.mismatch(key, "an object", value));
         };
         let [full, sliding] = LAYER_TYPES.map(|kind| rope.get(kind).and_then(Value::as_object));
-        if let (true, Some(full), Some(sliding)) = (class.local_rope, full, sliding) {
-            let of = |kind: &str, rope| {
-                let (theta, scaling) = parameters(config, &format!("{key}.{kind}"), rope)?;
-                Ok(Rope { theta: theta.unwrap_or(class.theta), scaling })
-            };
-            let global: Rope = of(LAYER_TYPES[0], full)?;
-            (theta, scaling) = (Some((key.to_owned(), global.theta)), global.scaling);
-            local = Some(of(LAYER_TYPES[1], sliding)?);
+        if class.rope_by_layer_type && full.or(sliding).is_some() {
+            if let Some(full) = full {
+                let (given, kind) = parameters(config, &format!("{key}.{}", LAYER_TYPES[0]), full)?;
+                theta = given.map(|given| (key.to_owned(), given)).or(theta);
+                scaling = kind;
+            }
+            if let Some(sliding) = sliding {
+                let (given, kind) = parameters(config, &format!("{key}.{}", LAYER_TYPES[1]), sliding)?;
+                local = (given.or(local.0), kind);
+            }
             continue;
         }
         if let Some((other, _)) = rope.iter().find(|(_, value)| value.is_object() && non_finite(value).is_none()) {
             return Err(config.wrong(format!(
-                "`{key}` has an object for {other:?}; {} has no different positions per layer type",
+                "`{key}` has an object for {other:?}, but {} has one rotary setting for all layers",
                 class.model_type
             )));
         }
@@ -61,17 +64,11 @@ pub(super) fn read(class: &Class, config: &HfConfig<'_>) -> Result<[Rope; 2], We
         theta = Some((key.to_owned(), given));
     }
     let global = Rope { theta: theta.map_or(class.theta, |(_, theta)| theta), scaling };
-    let old_local = match config.number("rope_local_base_freq")? {
-        Some(theta) => theta,
-        None if class.embedding_scale => LOCAL_THETA,
-        None => global.theta,
-    };
-    let local = match local {
-        Some(local) => local,
-        None if class.local_rope => Rope { theta: old_local, scaling: RopeScaling::None },
-        None => global,
-    };
-    Ok([global, local])
+    if !class.rope_by_layer_type {
+        return Ok([global; 2]);
+    }
+    let missing = if class.query_scalar { LOCAL_THETA } else { global.theta };
+    Ok([global, Rope { theta: local.0.unwrap_or(missing), scaling: local.1 }])
 }
 
 /// The base, if it is given, and the scaling in `rope`, the value of `key`.
@@ -95,7 +92,16 @@ fn parameters(
     let longest = config.size("max_position_embeddings")?;
     let original = || {
         let given = match config.size("original_max_position_embeddings")? {
-            None => number("original_max_position_embeddings")?.map(|tokens| tokens as usize),
+            None => match rope.get("original_max_position_embeddings").filter(|value| !value.is_null()) {
+                Some(value) => match value.as_u64().and_then(|tokens| usize::try_from(tokens).ok()) {
+                    Some(tokens) => Some(tokens),
+                    None => {
+                        let key = format!("{key}.original_max_position_embeddings");
+                        return Err(config.mismatch(&key, "a whole number", value));
+                    }
+                },
+                None => None,
+            },
             given => given,
         };
         given.or(longest).ok_or_else(|| config.wrong(format!("`{key}.original_max_position_embeddings` is missing")))

@@ -48,17 +48,22 @@ pub(super) fn config(class: &Class, s: &ModelSpec) -> Value {
     if class.biases == BiasKeys::AttentionAndMlp {
         config["mlp_bias"] = (biases >= Biases::All).into();
     }
-    if class.local_rope {
+    if class.rope_by_layer_type {
         let local = local.unwrap_or(global);
         config["rope_parameters"] =
             json!({LAYER_TYPES[0]: rope::written(global), LAYER_TYPES[1]: rope::written(local)});
-        if class.embedding_scale {
+        if class.query_scalar {
             config["rope_local_base_freq"] = local.theta.into();
         }
-    } else if global.scaling != RopeScaling::None {
-        config["rope_scaling"] = rope::written(global);
     }
-    if class.embedding_scale {
+    if global.scaling != RopeScaling::None {
+        let mut scaling = rope::written(global);
+        if let Some(keys) = scaling.as_object_mut() {
+            keys.remove("rope_theta");
+        }
+        config["rope_scaling"] = scaling;
+    }
+    if class.query_scalar {
         let scale = s.options.attention_scale.unwrap_or(1.0 / (s.head_dim() as f64).sqrt());
         // The scale is 1/√ of this number, which is a whole one in published models.
         let scalar = 1.0 / (scale * scale);
@@ -69,11 +74,18 @@ pub(super) fn config(class: &Class, s: &ModelSpec) -> Value {
     if class.windows != Windows::Never {
         config["sliding_window"] = layers.iter().find_map(|layer| layer.window).into();
     }
-    if matches!(class.windows, Windows::LastLayers | Windows::AllButEvery(_)) {
+    if matches!(class.windows, Windows::Optional | Windows::AllButEvery(_)) {
         let types = layers.iter().map(|layer| LAYER_TYPES[usize::from(layer.window.is_some())]);
         config["layer_types"] = types.collect::<Vec<_>>().into();
     }
-    if class.windows == Windows::LastLayers {
+    if let Windows::AllButEvery(_) = class.windows {
+        let whole = layers.iter().position(|layer| layer.window.is_none()).map_or(layers.len() + 1, |index| index + 1);
+        let is_regular = |(index, layer): (usize, &Layer)| layer.window.is_none() == (index + 1).is_multiple_of(whole);
+        if layers.iter().enumerate().all(is_regular) {
+            config["sliding_window_pattern"] = whole.into();
+        }
+    }
+    if class.windows == Windows::Optional {
         let first = layers.iter().position(|layer| layer.window.is_some());
         config["use_sliding_window"] = first.is_some().into();
         config["max_window_layers"] = first.unwrap_or(layers.len()).into();

@@ -161,7 +161,7 @@ fn in_panel(seen: &Range<usize>, panel: usize) -> Range<usize> {
     seen.start.saturating_sub(from)..seen.end.saturating_sub(from).min(PANEL_COLUMNS)
 }
 
-/// Returns softmax(q·kᵀ/√head_dim)·v over the keys that each query sees, and the log-sum-exp of each query's scores, `[batch, heads, seq]`.
+/// Returns softmax(scale·q·kᵀ)·v over the keys that each query sees, and the log-sum-exp of each query's scores, `[batch, heads, seq]`.
 /// Both are 0 for a query that sees no key.
 pub fn forward<S: Stored>(s: AttentionShape, qkv: &[S], masks: AttentionMasks<'_>) -> (Vec<S>, Vec<S::Real>) {
     let (width, out_width, hd) = (s.qkv_width(), s.out_width(), s.heads.width);

@@ -55,9 +55,7 @@ fn one_row<S: Stored>(row: &mut [S], target: u32, scale: Option<f64>, z: f64, ex
             *e = exponential(v);
         }
         let total = sum_by(exponentials, inlined!(|e| e));
-        let weight = weight_of_softmax(total.log() + top, z);
-        exponentials[target] -= total / weight;
-        let factor = S::Real::real(scale) / total * weight;
+        let factor = factor_of_exponentials(exponentials, target, total, top, scale, z);
         for (v, &e) in row.iter_mut().zip(exponentials.iter()) {
             *v = S::store(e * factor);
         }
@@ -69,10 +67,21 @@ fn one_row<S: Stored>(row: &mut [S], target: u32, scale: Option<f64>, z: f64, ex
     (total.log() + (top - at_target)).double() as f32
 }
 
-/// The factor on softmax in the gradient of loss + z·lse², 1 + 2·z·lse: exactly 1 without z.
+/// The factor by which the exponentials of a row become the gradient of scale·(loss + z·lse²), scale·((1 + 2·z·lse)·softmax − onehot). Changes
+/// the target's so that this holds.
 #[inline(always)]
-fn weight_of_softmax<T: Real>(lse: T, z: f64) -> T {
-    if z == 0.0 { T::ONE } else { T::ONE + T::real(2.0 * z) * lse }
+fn factor_of_exponentials<T: Real>(exponentials: &mut [T], target: usize, total: T, top: T, scale: f64, z: f64) -> T {
+    let factor = T::real(scale) / total;
+    if z == 0.0 {
+        exponentials[target] -= total;
+        return factor;
+    }
+    let weight = T::ONE + T::real(2.0 * z) * (total.log() + top);
+    // A weight of almost 0 would make its inverse infinite.
+    let smallest = T::real(1e-6);
+    let weight = if weight.larger(-weight) > smallest { weight } else { smallest };
+    exponentials[target] -= total / weight;
+    factor * weight
 }
 
 /// [`one_row`] of c·tanh(x/c) for the logits x, whose slope is 1 − tanh²(x/c).
@@ -96,9 +105,7 @@ fn one_capped_row<S: Stored>(
     }
     let total = sum_by(exponentials, inlined!(|e| e));
     if let Some(scale) = scale {
-        let weight = weight_of_softmax(total.log() + top, z);
-        exponentials[target] -= total / weight;
-        let factor = S::Real::real(scale) / total * weight;
+        let factor = factor_of_exponentials(exponentials, target, total, top, scale, z);
         for (v, &e) in row.iter_mut().zip(exponentials.iter()) {
             let t = tanh(v.load());
             *v = S::store(e * factor * (S::Real::ONE - t * t));
@@ -113,7 +120,7 @@ mod tests {
 
     /// The gradient of loss + z·lse² by differences, for plain and capped logits.
     #[test]
-    fn gradients_have_the_z_loss() {
+    fn the_gradient_includes_the_z_loss() {
         let logits: Vec<f64> = (0..13).map(|i| f64::from(i * 7 % 13) / 3.0 - 1.5).collect();
         for (cap, z) in [(None, 0.0), (None, 0.1), (Some(2.0), 0.0), (Some(2.0), 0.1)] {
             let options = LossOptions { cap, z };

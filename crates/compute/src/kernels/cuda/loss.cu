@@ -78,7 +78,8 @@ __device__ __forceinline__ void cross_entropy(float* losses, T* logits, const un
     }
     if (gradient) {
         // Exactly 1 without z.
-        const float weight = z == 0.0f ? 1.0f : fmaf(2.0f * z, logf(total) + highest, 1.0f);
+        float weight = z == 0.0f ? 1.0f : fmaf(2.0f * z, logf(total) + highest, 1.0f);
+        weight = fabsf(weight) > 1e-6f ? weight : 1e-6f;
         const float factor = scale / total * weight, at_hot = total / weight;
         T* hot = row + target;
         each_of_row<T, true>(row, vocab, [&](auto span, T* p) {
