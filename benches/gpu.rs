@@ -271,7 +271,7 @@ fn rows(bench: &Bench<'_>, s: &Shape) -> Result<()> {
     let dropout = DropoutMask { stream, step: 1, first_sample: 0, sample_stride: 1, p: 0.1 };
     bench.row("dropout", &Floor::Bytes(4 * n), &mut || cuda::pointwise::dropout(&x, s.seq, &dropout))?;
     let head_dim = 64.min(d);
-    let scaling = RopeScaling::None;
+    let scaling = RopeScaling::None {};
     let rope = Rope::new(&Rotary { head_dim, dims: head_dim, theta: 10_000.0, scaling, context_length: s.seq }, &x)?;
     let heads = d / 64.min(d);
     bench.row("rotation", &Floor::Bytes(4 * n), &mut || rope.rotate(&x, heads, s.seq, 0, false))?;

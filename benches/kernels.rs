@@ -163,7 +163,7 @@ impl Kernels {
         });
         let a = x.clone();
         self.add("residual sum", passes(rows * D, 3), move || pointwise::add_assign(&a, &dy).unwrap());
-        let scaling = RopeScaling::None;
+        let scaling = RopeScaling::None {};
         let rotary = Rotary { head_dim: 64, dims: 64, theta: 1e4, scaling, context_length: LENGTH };
         let rope = Rope::new(&rotary, &x).unwrap();
         let a = x.clone();

@@ -287,7 +287,7 @@ fn attention_layer(p: &Params, heads: usize, kv_heads: usize, hd: usize, theta: 
 }
 
 fn rotary(head_dim: usize, theta: f64) -> Rotary {
-    Rotary { head_dim, dims: head_dim, theta, scaling: RopeScaling::None, context_length: 300 }
+    Rotary { head_dim, dims: head_dim, theta, scaling: RopeScaling::None {}, context_length: 300 }
 }
 
 /// Learned positions: one biased matrix; rotary: three stacked ones.

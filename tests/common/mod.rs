@@ -139,7 +139,7 @@ pub fn recent_models() -> Vec<(&'static str, ModelSpec)> {
                     qk_norm: QkNorm::Width,
                     rope_scaling: yarn,
                     pattern: vec![
-                        LayerOptions { window: Some(3), rope_scaling: Some(RopeScaling::None), ..plain.clone() },
+                        LayerOptions { window: Some(3), rope_scaling: Some(RopeScaling::None {}), ..plain.clone() },
                         plain.clone(),
                     ],
                     ..base()

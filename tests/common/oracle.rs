@@ -77,7 +77,7 @@ fn rotate(x: &Tensor, rotary: &Rotary) -> Tensor {
     let (_, _, seq, hd) = x.dims4().unwrap();
     let (dims, half) = (rotary.dims, rotary.dims / 2);
     let frequencies: Vec<f64> = match rotary.scaling {
-        RopeScaling::None => (0..half).map(|i| 1.0 / rotary.theta.powf(2.0 * i as f64 / dims as f64)).collect(),
+        RopeScaling::None {} => (0..half).map(|i| 1.0 / rotary.theta.powf(2.0 * i as f64 / dims as f64)).collect(),
         // The logits of other programs check these (tests/fixtures/hf).
         _ => rotary.frequencies(),
     };

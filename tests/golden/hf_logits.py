@@ -42,10 +42,10 @@ CASES = [
     ("llama-biases", LLAMA + ", biases: all", "", BPE),
     *((preset, f"preset: {preset}", "", BPE) for preset in (
         "mistral-nano", "qwen2-nano", "qwen3-nano", "gemma3-nano", "olmo2-nano", "olmo3-nano", "smollm3-nano")),
-    ("gemma3-linear", "preset: gemma3-nano, rope_scaling: {linear: {factor: 8}}, pattern: [{layers: 2, window: 16, rope_scaling: none}, {}]",
+    ("gemma3-linear", "preset: gemma3-nano, rope_scaling: {linear: {factor: 8}}, pattern: [{layers: 2, window: 16, rope_scaling: {none: {}}}, {}]",
      "", BPE),
     ("olmo3-yarn", "preset: olmo3-nano, rope_scaling: {yarn: {factor: 4, original_context: 16}}, "
-     "pattern: [{layers: 3, window: 32, rope_scaling: none}, {}]", "", BPE),
+     "pattern: [{layers: 3, window: 32, rope_scaling: {none: {}}}, {}]", "", BPE),
 ]
 
 

@@ -244,7 +244,7 @@ fn rotary_embedding_agrees_with_the_cpus() {
             let x = side.activations(1, &[2 * seq, heads * head_dim + extra]);
             let back = side.activations(1, &[2 * seq, heads * head_dim + extra]);
             let rotary =
-                Rotary { head_dim, dims, theta: 10_000.0, scaling: RopeScaling::None, context_length: seq + 5 };
+                Rotary { head_dim, dims, theta: 10_000.0, scaling: RopeScaling::None {}, context_length: seq + 5 };
             let rope = Rope::new(&rotary, &x)?;
             rope.rotate(&x, heads, seq, 5, false)?;
             rope.rotate(&back, heads, seq, 0, true)?;

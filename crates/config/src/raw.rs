@@ -15,7 +15,7 @@ use runner_spec::experiment::{
     Activation, AutoOr, Checkpoint, DeviceChoice, Eval, Family, Log, NormPlace, Optimizer, PositionKind, Precision,
     Schedule, Seeds, Train, WeightInit,
 };
-use runner_spec::model::{Biases, LayerOptions, NormGain, QkNorm, RopeScaling, scaling_schema};
+use runner_spec::model::{Biases, LayerOptions, NormGain, QkNorm, RopeScaling};
 
 /// A language-model pretraining experiment: what to train, on which data, how long, and what to record.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
@@ -175,9 +175,7 @@ pub(crate) struct RawModel {
     /// Sliding-window attention: a query sees at most this many keys, its own and those before it. Default: all.
     #[schemars(range(min = 1, max = 16_777_216))]
     pub(crate) window: Option<u32>,
-    /// A change of rotary frequencies for longer rows (llama): `none`, `linear`, `llama3` or `yarn`, as in config.json files of
-    /// Hugging Face. Default: none.
-    #[schemars(schema_with = "scaling_schema")]
+    /// A change of rotary frequencies for longer rows (llama). Default: `{none: {}}`.
     pub(crate) rope_scaling: Option<RopeScaling>,
     /// The part of a head's dimensions that is rotated, the first ones (llama). Default: 1.
     #[schemars(range(max = 1), extend("exclusiveMinimum" = 0))]

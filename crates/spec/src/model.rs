@@ -29,7 +29,7 @@ pub use option_rules::BrokenRule;
 pub use options::{Biases, LayerOptions, ModelOptions, NormGain, NormPlace, PositionKind, QkNorm};
 pub use parameter::{InitialWeights, ParamSpec};
 pub use pytorch_init::PytorchEmbedding;
-pub use rope::{RopeScaling, Rotary, scaling_schema};
+pub use rope::{RopeScaling, Rotary};
 pub use spec::{DEFAULT_ROPE_THETA, ModelSpec};
 
 /// The parameters of `spec` in registration order. A tied head adds none.

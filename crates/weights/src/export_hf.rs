@@ -187,10 +187,10 @@ impl HfExport<'_> {
                 None => {
                     let names: Vec<&str> = llama::CLASSES.iter().map(|class| class.model_type).collect();
                     let options = beyond_format(&s.options).into_iter();
-                    let options: Vec<String> = options.map(|(key, value)| format!("`{key}: {value}`")).collect();
+                    let options: Vec<String> = options.map(|(key, value)| format!("{key}: {value}")).collect();
                     return Err(WeightsError::Request(format!(
-                        "no Hugging Face model of {} has {} together; use `--to safetensors`",
-                        list(&names, "and"),
+                        "no architecture of `transformers` that runner writes ({}) combines {}; use `--to safetensors`",
+                        names.join(", "),
                         list(&options, "and")
                     )));
                 }

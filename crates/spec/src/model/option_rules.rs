@@ -92,7 +92,7 @@ impl ModelOptions {
         for (key, scaling) in scalings.chain([("rope_scaling", self.rope_scaling)]) {
             let mut check = |number, limits| numbers.push((key, number, limits));
             match scaling {
-                RopeScaling::None => {}
+                RopeScaling::None {} => {}
                 RopeScaling::Linear { factor } => check(factor, [0.99, 1e6]),
                 RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
                     check(factor, [0.99, 1e6]);

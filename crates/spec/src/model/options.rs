@@ -10,7 +10,7 @@ use super::activation::Activation;
 use super::family::Family;
 use super::mask::Mask;
 use super::pytorch_init::PytorchEmbedding;
-use super::rope::{RopeScaling, scaling_schema};
+use super::rope::RopeScaling;
 use crate::format::json_value;
 use crate::serde_defaults::{is_default, is_true};
 
@@ -88,7 +88,6 @@ pub struct LayerOptions {
     pub rope_theta: Option<f64>,
     /// See `model.rope_scaling`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "scaling_schema")]
     pub rope_scaling: Option<RopeScaling>,
     /// False for layers without attention.
     #[serde(skip_serializing_if = "is_true")]
@@ -206,7 +205,7 @@ impl Default for ModelOptions {
             qk_norm: QkNorm::None,
             attention_scale: None,
             window: None,
-            rope_scaling: RopeScaling::None,
+            rope_scaling: RopeScaling::None {},
             rope_fraction: None,
             logit_softcap: None,
             z_loss: 0.0,
@@ -261,7 +260,7 @@ pub fn option_keys(family: Family) -> [OptionKey; 21] {
         option("qk_norm", json!("none"), "norm of queries and keys: {}"),
         option("attention_scale", Value::Null, "scores × {}"),
         option("window", Value::Null, "window of {}"),
-        option("rope_scaling", json!("none"), "frequencies: {}"),
+        option("rope_scaling", json!({"none": {}}), "frequencies: {}"),
         option("rope_fraction", json!(1.0), "{} of a head rotated"),
         option("logit_softcap", Value::Null, "logits capped at {}"),
         option("z_loss", json!(0.0), "z-loss × {}"),

@@ -1,16 +1,15 @@
 //! Rotary positions (Su et al. 2021): pairs of a head's dimensions are turned by angles that grow with the position.
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A change of the frequencies, by which a model reads longer rows than those it was pretrained on.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
+#[schemars(extend("x-has-default" = true))]
 pub enum RopeScaling {
     /// The frequencies stay as they are.
-    #[default]
-    #[schemars(skip)]
-    None,
+    None {},
     /// All frequencies are divided by a factor (Chen et al. 2023).
     Linear {
         #[schemars(range(min = 1, max = 1e6))]
@@ -52,9 +51,10 @@ pub enum RopeScaling {
     },
 }
 
-/// The word `none`, or a scaling.
-pub fn scaling_schema(generator: &mut SchemaGenerator) -> Schema {
-    json_schema!({"anyOf": [{"type": "string", "enum": ["none"]}, generator.subschema_for::<RopeScaling>()]})
+impl Default for RopeScaling {
+    fn default() -> Self {
+        Self::None {}
+    }
 }
 
 fn beta_fast() -> f64 {
@@ -92,13 +92,13 @@ impl Rotary {
             RopeScaling::Yarn { factor, attention_factor, .. } => {
                 attention_factor.unwrap_or_else(|| if factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 })
             }
-            RopeScaling::None | RopeScaling::Linear { .. } | RopeScaling::Llama3 { .. } => 1.0,
+            RopeScaling::None {} | RopeScaling::Linear { .. } | RopeScaling::Llama3 { .. } => 1.0,
         }
     }
 
     fn scaled(&self, pair: f64, frequency: f64) -> f64 {
         match self.scaling {
-            RopeScaling::None => frequency,
+            RopeScaling::None {} => frequency,
             RopeScaling::Linear { factor } => frequency / factor,
             RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
                 let turns = original_context as f64 * frequency / std::f64::consts::TAU;
@@ -132,7 +132,7 @@ mod tests {
     fn llama3_divides_low_frequencies_and_keeps_high_ones() {
         let scaling =
             RopeScaling::Llama3 { factor: 32.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original_context: 8192 };
-        let (plain, scaled) = (rotary(RopeScaling::None).frequencies(), rotary(scaling).frequencies());
+        let (plain, scaled) = (rotary(RopeScaling::None {}).frequencies(), rotary(scaling).frequencies());
         assert_eq!(scaled[0], plain[0]);
         assert_eq!(scaled[31], plain[31] / 32.0);
         let between = scaled.iter().zip(&plain).filter(|(s, p)| *s < *p && **s > *p / 32.0).count();
@@ -149,7 +149,7 @@ mod tests {
             beta_slow: 1.0,
             attention_factor: None,
         };
-        let (plain, scaled) = (rotary(RopeScaling::None).frequencies(), rotary(scaling).frequencies());
+        let (plain, scaled) = (rotary(RopeScaling::None {}).frequencies(), rotary(scaling).frequencies());
         assert_eq!(scaled[0], plain[0]);
         assert_eq!(scaled[31], plain[31] / 8.0);
         assert!((rotary(scaling).factor() - 1.207_944_154_167_983_5).abs() < 1e-15);
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn linear_divides_all_frequencies() {
         let (plain, scaled) =
-            (rotary(RopeScaling::None).frequencies(), rotary(RopeScaling::Linear { factor: 4.0 }).frequencies());
+            (rotary(RopeScaling::None {}).frequencies(), rotary(RopeScaling::Linear { factor: 4.0 }).frequencies());
         assert!(scaled.iter().zip(&plain).all(|(s, p)| *s == p / 4.0));
     }
 }

@@ -24,9 +24,9 @@ const LOCAL_THETA: f64 = 1e4;
 /// The rotary positions of layers without a window, and of those with one.
 pub(super) fn read(class: &Class, config: &HfConfig<'_>) -> Result<[Rope; 2], WeightsError> {
     let mut theta = config.number("rope_theta")?.map(|theta| ("rope_theta".to_owned(), theta));
-    let mut scaling = RopeScaling::None;
+    let mut scaling = RopeScaling::None {};
     // Of layers with a window: the base, if it is given, and the scaling.
-    let mut local = (config.number("rope_local_base_freq")?, RopeScaling::None);
+    let mut local = (config.number("rope_local_base_freq")?, RopeScaling::None {});
     for key in ["rope_parameters", "rope_scaling"] {
         let Some(value) = config.map.get(key).filter(|value| !value.is_null()) else { continue };
         let Some(rope) = value.as_object().filter(|_| non_finite(value).is_none()) else {
@@ -52,7 +52,7 @@ pub(super) fn read(class: &Class, config: &HfConfig<'_>) -> Result<[Rope; 2], We
             )));
         }
         let (given, kind) = parameters(config, key, rope)?;
-        if kind != RopeScaling::None {
+        if kind != RopeScaling::default() {
             scaling = kind;
         }
         let Some(given) = given else { continue };
@@ -108,9 +108,9 @@ fn parameters(
     };
     let kind = rope.get("rope_type").or_else(|| rope.get("type")).filter(|kind| !kind.is_null());
     let scaling = match kind {
-        None => RopeScaling::None,
+        None => RopeScaling::None {},
         Some(Value::String(kind)) => match kind.as_str() {
-            "default" => RopeScaling::None,
+            "default" => RopeScaling::None {},
             "linear" => RopeScaling::Linear { factor: required("factor")? },
             "llama3" => RopeScaling::Llama3 {
                 factor: required("factor")?,
@@ -157,7 +157,7 @@ fn parameters(
 /// The value of `rope_parameters`, or of a type of layers in it.
 pub(super) fn written(rope: Rope) -> Value {
     let mut value = match rope.scaling {
-        RopeScaling::None => json!({"rope_type": "default"}),
+        RopeScaling::None {} => json!({"rope_type": "default"}),
         RopeScaling::Linear { factor } => json!({"rope_type": "linear", "factor": factor}),
         RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => json!({
             "rope_type": "llama3",

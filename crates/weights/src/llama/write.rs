@@ -56,7 +56,7 @@ pub(super) fn config(class: &Class, s: &ModelSpec) -> Value {
             config["rope_local_base_freq"] = local.theta.into();
         }
     }
-    if global.scaling != RopeScaling::None {
+    if global.scaling != RopeScaling::default() {
         let mut scaling = rope::written(global);
         if let Some(keys) = scaling.as_object_mut() {
             keys.remove("rope_theta");
