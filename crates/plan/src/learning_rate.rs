@@ -62,7 +62,14 @@ pub(crate) fn lr_schedule(
         let rounded = counted(ScheduleLength::Tokens(tokens).steps(steps, step_tokens), "step");
         notes.push(format!("{key}: {} tokens are {exact:.2} steps, rounded to {rounded}", count(tokens)));
     }
-    let decay = experiment.schedule.decay.planned(rest, epoch_rows, experiment.batch.sequences as u64);
+    let decay = experiment.schedule.decay;
+    if let Decay::InverseSqrt(inverse_sqrt) = decay
+        && let Some((message, help)) = inverse_sqrt.mistake(warmup_steps)
+    {
+        refuse!("schedule.decay.inverse_sqrt", "{message}: {help}");
+    }
+    let hold_steps = hold_steps.max(decay.hold_steps(warmup_steps));
+    let decay = decay.planned(rest, warmup_steps, epoch_rows, experiment.batch.sequences as u64);
     if let Some(position) = experiment.data.position.filter(|position| decay_start < position.step)
         && matches!(decay, Decay::Rows(_))
     {

@@ -3,6 +3,7 @@
 mod cosine;
 mod decay;
 mod fall;
+mod inverse_sqrt;
 mod lr;
 mod step;
 
@@ -14,6 +15,7 @@ use crate::serde_defaults::is_default;
 pub use cosine::CosineDecay;
 pub use decay::{Decay, DecayLength, DecayTarget};
 pub use fall::{CosineRepeat, Fall};
+pub use inverse_sqrt::InverseSqrtDecay;
 pub use lr::LrSchedule;
 pub use step::{RowDecay, StepDecay};
 

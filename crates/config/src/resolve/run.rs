@@ -9,7 +9,7 @@ use runner_spec::experiment::{
 };
 use runner_spec::format::choice_name;
 use runner_spec::measure::is_task_name;
-use runner_spec::schedule::DecayLength;
+use runner_spec::schedule::{Decay, DecayLength};
 use runner_template::RecordTemplate;
 
 const DEFAULT_STEPS: u64 = 1000;
@@ -61,6 +61,13 @@ impl Resolver<'_> {
             );
         }
         self.key_mistakes(schedule.decay.mistakes());
+        let known_warmup = length.map_or(Some(0), |length| length.known_steps(steps));
+        if let (Decay::InverseSqrt(decay), Some(warmup)) = (schedule.decay, known_warmup)
+            && let Some((message, help)) = decay.mistake(warmup)
+        {
+            let keys = ["schedule.decay.inverse_sqrt.steps", "schedule.decay.inverse_sqrt", "schedule.warmup"];
+            self.error(&keys, message, help);
+        }
         if let Some(cooldown) = schedule.cooldown {
             self.cooldown(cooldown, &schedule, steps, warmup);
         }

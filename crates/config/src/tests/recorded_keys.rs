@@ -34,7 +34,7 @@ const FILES: [&str; 15] = [
      schedule: {warmup: {tokens: 8192}, decay: {linear: {}}, cooldown: {tokens: 8192}}\neval: {EVAL}\n\
      log: {mlflow: {uri: 'http://localhost:5000'}}",
     "model: {preset: llama-micro}\ndata: {DATA, tokenizer: {chars: {}}, layout: {columns: {}}}\ntrain: {epochs: 2}\n\
-     schedule: {warmup: {share: 0.1}}\neval: {EVAL}",
+     schedule: {warmup: {share: 0.1}, decay: {inverse_sqrt: {}}}\neval: {EVAL}",
     "model: {preset: gpt2-nano, init: {pytorch: {}}}\ndata: {DATA, tokenizer: {words: {special_tokens: ['<bos>', '<eos>', '<pad>']}}, \
      layout: {padded: {bos: '<bos>', eos: '<eos>', pad: '<pad>'}}}\ntrain: {tokens: 1000000}\neval: {EVAL, loss: {batches: 2}}",
     "model: {preset: gpt2-nano}\ndata: {DATA, tokenizer: {bpe: {vocab_size: 300}}}\noptimizer: {sgd: {lr: 0.1}}\n\

@@ -14,7 +14,7 @@ use runner_spec::format::choice_name;
 use runner_spec::optimizer::Sgd;
 use runner_spec::plan::{PROCESS_ITEM, Plan, RankPlan};
 use runner_spec::program::{DataPosition, Device, EVAL_TOKENS_PER_FORWARD, Instruction};
-use runner_spec::schedule::{CosineDecay, Decay, DecayTarget, StepDecay};
+use runner_spec::schedule::{CosineDecay, Decay, DecayTarget, InverseSqrtDecay, StepDecay};
 
 fn fails(change: impl FnOnce(&mut e::Experiment, &mut DataFacts)) -> String {
     let (mut experiment, mut data) = (experiment(), data());
@@ -130,6 +130,24 @@ fn lengths_of_the_schedule_in_tokens_and_shares_become_steps() {
         x.data.position = Some(DataPosition { step: 10, epoch: 0, row: 40, rows: 40, tokens: 320 });
         x.schedule.warmup = from_tokens(64);
     }), @"schedule.warmup.tokens: it counts tokens from step 0, but this fork changed the batch or the data at step 10; use `schedule.warmup.steps`");
+}
+
+#[test]
+fn an_inverse_square_root_starts_after_the_warmup() {
+    let schedule = |steps, warmup| {
+        let mut experiment = experiment();
+        (experiment.schedule.warmup, experiment.schedule.decay) =
+            (warmup, Decay::InverseSqrt(InverseSqrtDecay { steps }));
+        compile(&experiment, &data(), &cluster()).map(|plan| plan.ranks[0].program.schedule)
+    };
+    // 640 tokens are 10 steps.
+    let tokens = e::Warmup { tokens: Some(640), ..e::Warmup::default() };
+    let planned = schedule(None, tokens).expect("plans");
+    assert_eq!((planned.hold_steps, planned.decay), (0, Decay::InverseSqrt(InverseSqrtDecay { steps: Some(10) })));
+    assert_eq!([9, 10, 40, 90].map(|step| planned.rate(step)), [1e-3, 1e-3, 5e-4, 1e-3 / 3.0]);
+    let planned = schedule(Some(25), tokens).expect("plans");
+    assert_eq!([25, 100].map(|step| planned.rate(step)), [1e-3, 5e-4]);
+    insta::assert_snapshot!(schedule(Some(9), tokens).expect_err("below the warmup"), @"schedule.decay.inverse_sqrt: `schedule.decay.inverse_sqrt.steps` must be at least the 10 steps of the warmup, got 9: delete it for the steps of the warmup");
 }
 
 /// The schedule's open end is the rest of the run.

@@ -205,7 +205,7 @@ pub(super) fn program_lines(program: &Program, full: bool, page: &mut Page) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use runner_spec::schedule::{CosineDecay, Decay, DecayTarget, StepDecay};
+    use runner_spec::schedule::{CosineDecay, Decay, DecayTarget, InverseSqrtDecay, StepDecay};
 
     #[test]
     fn schedules_in_a_line() {
@@ -229,6 +229,12 @@ mod tests {
         let sqrt = Decay::Sqrt(DecayTarget { share: 0.0, steps: Some(20) });
         let stable = LrSchedule { hold_steps: 80, ..schedule(0, None, sqrt) };
         insta::assert_snapshot!(schedule_line(&stable), @"peak 6e-4; constant to step 80; sqrt to 0 at step 100, constant after");
+        let inverse = |start, hold_steps| {
+            let decay = Decay::InverseSqrt(InverseSqrtDecay { steps: Some(40) });
+            schedule_line(&LrSchedule { start, hold_steps, ..schedule(10, None, decay) })
+        };
+        insta::assert_snapshot!(inverse(0, 30), @"peak 6e-4; warmup lr·(step+1)/10; constant to step 40; inverse_sqrt lr·√(40/step)");
+        insta::assert_snapshot!(inverse(300, 30), @"peak 6e-4; constant to step 300; warmup from 0 to the peak at step 310; constant to step 340; inverse_sqrt lr·√(40/(step-300))");
         let warmed_up = LrSchedule { start: 300, ..schedule(20, None, Decay::Constant {}) };
         insta::assert_snapshot!(schedule_line(&warmed_up), @"peak 6e-4; constant to step 300; warmup from 0 to the peak at step 320; constant");
     }

@@ -5,12 +5,13 @@ use serde::{Deserialize, Serialize};
 
 use super::cosine::CosineDecay;
 use super::fall::{CosineRepeat, Fall};
+use super::inverse_sqrt::InverseSqrtDecay;
 use super::step::{RowDecay, StepDecay};
 use crate::diagnostic::KeyMistake;
 
 /// The shape of the decay.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase", deny_unknown_fields)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 #[schemars(extend("x-has-default" = true))]
 pub enum Decay {
     /// Half a cosine. By default constant afterwards.
@@ -19,6 +20,8 @@ pub enum Decay {
     Linear(DecayTarget),
     /// 1 minus the square root of the part of the decay that is over, then constant (Hägele et al. 2024).
     Sqrt(DecayTarget),
+    /// √(steps / step) of the peak learning rate, without an end (Vaswani et al. 2017). Steps count from the start of the warmup.
+    InverseSqrt(InverseSqrtDecay),
     /// Multiplied by `gamma` every `every` steps, or every `epochs` epochs.
     Step(StepDecay),
     /// The peak learning rate to the end.
@@ -78,7 +81,7 @@ impl Decay {
             Self::Cosine(cosine) => Some(cosine.fall()),
             Self::Linear(target) => Some(target.fall("linear", |progress| 1.0 - progress)),
             Self::Sqrt(target) => Some(target.fall("sqrt", |progress| 1.0 - progress.sqrt())),
-            Self::Step(_) | Self::Rows(_) | Self::Constant {} => None,
+            Self::InverseSqrt(_) | Self::Step(_) | Self::Rows(_) | Self::Constant {} => None,
         }
     }
 
@@ -87,13 +90,14 @@ impl Decay {
             Self::Cosine(CosineDecay { steps, .. })
             | Self::Linear(DecayTarget { steps, .. })
             | Self::Sqrt(DecayTarget { steps, .. }) => Some(steps),
-            Self::Step(_) | Self::Rows(_) | Self::Constant {} => None,
+            Self::InverseSqrt(_) | Self::Step(_) | Self::Rows(_) | Self::Constant {} => None,
         }
     }
 
     /// The key under `schedule.decay`.
     pub fn name(&self) -> &'static str {
         match self {
+            Self::InverseSqrt(_) => "inverse_sqrt",
             Self::Step(_) | Self::Rows(_) => "step",
             _ => self.fall().map_or("constant", |fall| fall.name),
         }
@@ -102,6 +106,7 @@ impl Decay {
     /// The learning rate of step `since`. A decay without a length never ends.
     pub fn rate(&self, peak: f64, since: u64) -> f64 {
         match self {
+            Self::InverseSqrt(decay) => decay.rate(peak, since),
             Self::Step(drops) => drops.rate(peak, since),
             Self::Rows(drops) => drops.rate(peak, since),
             _ => self.fall().map_or(peak, |fall| fall.rate(peak, since)),
@@ -116,6 +121,7 @@ impl Decay {
     /// The decay of a plan in words; it starts at step `start` of the run.
     pub fn describe(&self, peak: f64, start: u64) -> String {
         match self {
+            Self::InverseSqrt(decay) => decay.describe(start),
             Self::Step(drops) => drops.describe(),
             Self::Rows(drops) => drops.describe(),
             _ => self.fall().map_or_else(|| "constant".to_owned(), |fall| fall.describe(peak, start)),
@@ -132,10 +138,18 @@ impl Decay {
         Some(DecayLength { key: format!("schedule.decay.{}.{key}", self.name()), steps, advice })
     }
 
-    /// The decay with its open lengths filled in: `rest` steps of the run follow its start, an epoch has `epoch_rows` rows, and a step
-    /// `sequences`.
+    /// Steps at the peak between a warmup of `warmup_steps` steps and the decay.
+    pub fn hold_steps(&self, warmup_steps: u64) -> u64 {
+        match self {
+            Self::InverseSqrt(decay) => decay.steps.unwrap_or(0).saturating_sub(warmup_steps),
+            _ => 0,
+        }
+    }
+
+    /// The decay with its open lengths filled in: `rest` steps of the run follow its start, the warmup has `warmup_steps` steps, an epoch
+    /// `epoch_rows` rows, and a step `sequences`.
     #[must_use]
-    pub fn planned(mut self, rest: u64, epoch_rows: u64, sequences: u64) -> Self {
+    pub fn planned(mut self, rest: u64, warmup_steps: u64, epoch_rows: u64, sequences: u64) -> Self {
         if let Some(steps) = self.steps_mut() {
             steps.get_or_insert(rest);
         }
@@ -146,6 +160,9 @@ impl Decay {
                 Self::Rows(RowDecay { rows, sequences, gamma })
             }
             Self::Step(drops) => Self::Step(StepDecay { epochs: None, ..drops }),
+            Self::InverseSqrt(decay) => {
+                Self::InverseSqrt(InverseSqrtDecay { steps: Some(decay.steps.unwrap_or(warmup_steps)) })
+            }
             decay => decay,
         }
     }
@@ -220,9 +237,10 @@ mod tests {
             (Decay::Sqrt(DecayTarget { share: 0.0, steps: None }), r#"{"sqrt":{"last":0.0,"steps":9}}"#),
             (step(Some(5), None), r#"{"step":{"every":5,"gamma":0.5}}"#),
             (step(None, Some(1.5)), r#"{"rows":{"gamma":0.5,"rows":21,"sequences":8}}"#),
+            (Decay::InverseSqrt(InverseSqrtDecay::default()), r#"{"inverse_sqrt":{"steps":3}}"#),
             (Decay::Constant {}, r#""constant""#),
         ] {
-            let planned = schedule(decay.planned(9, 14, 8));
+            let planned = schedule(decay.planned(9, 3, 14, 8));
             let value = crate::format::json_value(&planned);
             assert_eq!(value["decay"].to_string(), stored);
             assert_eq!(serde_json::from_value::<LrSchedule>(value).unwrap(), planned);

@@ -81,7 +81,7 @@ impl LrSchedule {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::{CosineDecay, CosineRepeat, DecayTarget, RowDecay, StepDecay};
+    use crate::schedule::{CosineDecay, CosineRepeat, DecayTarget, InverseSqrtDecay, RowDecay, StepDecay};
 
     fn schedule(warmup_steps: u64, warmup_from: Option<f64>, decay: Decay) -> LrSchedule {
         LrSchedule { peak: 6e-4, start: 0, warmup_steps, warmup_from, hold_steps: 0, decay }
@@ -190,6 +190,28 @@ mod tests {
         assert_eq!(s.zero_rate_steps(40).first(), Some(&(28..40)));
         // With a floor of a fifth, four fifths of the peak fall along the curve.
         close(schedule(0, None, sqrt(0.2)).rate(4), 6e-4 * (0.2 + 0.8 * 0.5));
+    }
+
+    /// fairseq's inverse_sqrt: a warmup from `warmup_init_lr`, then the peak times √(warmup / update) (Vaswani et al. 2017).
+    #[test]
+    fn an_inverse_square_root_falls_as_published() {
+        let inverse_sqrt = |steps, hold_steps| LrSchedule {
+            hold_steps,
+            ..schedule(4, Some(0.25), Decay::InverseSqrt(InverseSqrtDecay { steps: Some(steps) }))
+        };
+        let fairseq = |update: u64| match update {
+            0..4 => 1.5e-4 + update as f64 * (6e-4 - 1.5e-4) / 4.0,
+            _ => 6e-4 * 4.0_f64.sqrt() * (update as f64).powf(-0.5),
+        };
+        for step in 0..100 {
+            close(inverse_sqrt(4, 0).rate(step), fairseq(step));
+        }
+        // T5 holds the peak for its first steps.
+        for step in 4..100 {
+            close(inverse_sqrt(16, 12).rate(step), 6e-4 * (16.0 / step.max(16) as f64).sqrt());
+        }
+        assert_eq!([16, 64, 256].map(|step| inverse_sqrt(16, 12).rate(step)), [6e-4, 3e-4, 1.5e-4]);
+        assert_eq!(inverse_sqrt(4, 0).zero_rate_steps(u64::MAX), []);
     }
 
     #[test]
