@@ -47,7 +47,7 @@ static SETTING_FACTS: [Fact<Plan>; 24] = [
     of_program!("learning rate", Mathematics(Part::Optimizer), p => p.schedule.peak),
     of_program!("schedule", Mathematics(Part::Schedule), p => {
         let schedule = &p.schedule;
-        (schedule.start, schedule.warmup_steps, schedule.warmup_from, schedule.hold_steps, schedule.decay)
+        (schedule.start, schedule.warmup_steps, schedule.warmup_from, schedule.hold_steps, &schedule.decay)
     }),
     of_program!("precision", Mathematics(Part::Precision), p => p.precision),
     of_program!("master_weights", Mathematics(Part::Precision), p => p.master_weights),

@@ -46,13 +46,20 @@ pub(crate) fn lr_schedule(
     let Some(hold_steps) = after_warmup.checked_sub(rest) else {
         refuse!("schedule.cooldown", "must be at most the {after_warmup} steps after the warmup, got {rest} steps")
     };
-    let parts = [("schedule.warmup.tokens", length, start), ("schedule.cooldown.tokens", cooldown, steps - rest)];
+    let mut parts = vec![
+        ("schedule.warmup.tokens".to_owned(), length, start),
+        ("schedule.cooldown.tokens".to_owned(), cooldown, steps - rest),
+    ];
+    if let Decay::Piecewise(points) = &experiment.schedule.decay {
+        let key = |index| format!("schedule.decay.piecewise.{index}.at.tokens");
+        parts.extend(points.iter().enumerate().map(|(index, point)| (key(index), Some(point.at), 0)));
+    }
     for (key, length, first) in parts {
         let Some(ScheduleLength::Tokens(tokens)) = length else { continue };
         // Steps before this one may have had a different number of tokens.
         if let Some(position) = experiment.data.position.filter(|position| first < position.step) {
             refuse!(
-                key,
+                key.clone(),
                 "it counts tokens from step {first}, but this fork changed the batch or the data at step {}; use `{}`",
                 position.step,
                 key.replace("tokens", "steps")
@@ -62,7 +69,9 @@ pub(crate) fn lr_schedule(
         let rounded = counted(ScheduleLength::Tokens(tokens).steps(steps, step_tokens), "step");
         notes.push(format!("{key}: {} tokens are {exact:.2} steps, rounded to {rounded}", count(tokens)));
     }
-    let decay = experiment.schedule.decay;
+    let in_steps = |length: ScheduleLength| Some(length.steps(steps, step_tokens));
+    let misplaced = |(key, message): (String, String)| PlanError::value(key, message);
+    let decay = experiment.schedule.decay.clone().placed(decay_start, steps, in_steps).map_err(misplaced)?;
     if let Decay::InverseSqrt(inverse_sqrt) = decay
         && let Some((message, help)) = inverse_sqrt.mistake(warmup_steps)
     {

@@ -27,14 +27,14 @@ impl Trajectory {
             hold_steps: 0,
             decay: Decay::Constant {},
         };
-        let without_end = |program: &Program| Program { schedule: endless, steps: 0, ..program.clone() };
+        let without_end = |program: &Program| Program { schedule: endless.clone(), steps: 0, ..program.clone() };
         let programs: Vec<Program> = plan.ranks.iter().map(|rank| without_end(&rank.program)).collect();
         // A plan whose hash has another meaning today was computed by other rules.
         let is_current =
             plan_hash(&plan.data, &plan.ranks.iter().map(|rank| rank.program.clone()).collect::<Vec<_>>()) == plan.hash;
         Self {
             hash: if is_current { plan_hash(&plan.data, &programs) } else { plan.hash.clone() },
-            schedule: plan.ranks.first().map(|rank| rank.program.schedule),
+            schedule: plan.ranks.first().map(|rank| rank.program.schedule.clone()),
             steps: plan.totals.steps,
             intervals: plan.ranks.first().map_or_else(Vec::new, |rank| {
                 let measured = rank.program.periodic.iter().filter(|due| due.instruction != Instruction::Checkpoint);
@@ -61,7 +61,7 @@ impl Trajectory {
         let is_evaluated = self.steps != other.steps && self.intervals.iter().all(|every| end.is_multiple_of(*every));
         let most = if is_evaluated { end } else { end.saturating_sub(1) };
         // Up to its decay a rate depends on nothing but these.
-        let rise = |schedule: &LrSchedule| LrSchedule { hold_steps: 0, decay: Decay::Constant {}, ..*schedule };
+        let rise = |schedule: &LrSchedule| LrSchedule { hold_steps: 0, decay: Decay::Constant {}, ..schedule.clone() };
         let first = match (a == b, rise(a) == rise(b)) {
             (true, _) => most,
             (false, true) => a.decay_start().min(b.decay_start()).min(most),

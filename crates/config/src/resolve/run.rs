@@ -62,11 +62,21 @@ impl Resolver<'_> {
         }
         self.key_mistakes(schedule.decay.mistakes());
         let known_warmup = length.map_or(Some(0), |length| length.known_steps(steps));
-        if let (Decay::InverseSqrt(decay), Some(warmup)) = (schedule.decay, known_warmup)
+        if let (Decay::InverseSqrt(decay), Some(warmup)) = (&schedule.decay, known_warmup)
             && let Some((message, help)) = decay.mistake(warmup)
         {
             let keys = ["schedule.decay.inverse_sqrt.steps", "schedule.decay.inverse_sqrt", "schedule.warmup"];
             self.error(&keys, message, help);
+        }
+        if let (ScheduleStart::Step(start), Some(warmup)) = (schedule.start, known_warmup)
+            && let Err((key, message)) =
+                schedule
+                    .decay
+                    .clone()
+                    .placed(start.saturating_add(warmup), steps.unwrap_or(u64::MAX), |length| length.known_steps(steps))
+        {
+            let help = "give the points in their order, after the warmup and within the run; they count from the start of the run";
+            self.error(&[&key], format!("`{key}` {message}"), help);
         }
         if let Some(cooldown) = schedule.cooldown {
             self.cooldown(cooldown, &schedule, steps, warmup);
@@ -80,7 +90,7 @@ impl Resolver<'_> {
             let name = schedule.decay.name();
             self.error(
                 &["schedule.cooldown", "schedule.decay"],
-                format!("`schedule.cooldown` is the length of a decay, but `decay: {name}` has no end"),
+                format!("`schedule.cooldown` is the length of a decay, which `decay: {name}` does not have"),
                 "write `decay: {linear: {final: 0}}`, or delete `cooldown`",
             );
             return;

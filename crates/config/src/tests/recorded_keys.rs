@@ -51,7 +51,7 @@ const FILES: [&str; 15] = [
     "model: {preset: gpt2-mini}\ndata: {TRAIN, validation: {fraction: 0.1}}\nparallel: {mode: pipeline, pipeline: {stages: 2}}\n\
      eval: {EVAL, hellaswag: {builtin: stories}}",
     "model: {preset: gpt2-nano}\ndata: {DATA, position: {step: 2, epoch: 0, row: 3, rows: 3, tokens: 24}}\n\
-     schedule: {start: 2}\neval: {EVAL}",
+     schedule: {start: 2, decay: {piecewise: [{at: {share: 0.5}, factor: 0.5}, {at: {steps: 900}, factor: 0, shape: cosine}]}}\neval: {EVAL}",
     "model: {preset: gpt2-nano, vocab_size: 1000}\ndata: {DATA, tokenizer: {ids: {}}}\neval: {EVAL}",
     "model: {preset: gpt2-nano}\ndata: {DATA}\neval: {EVAL}",
     "model: {preset: gpt2-nano}\ndata: {DATA}\neval: {EVAL}",

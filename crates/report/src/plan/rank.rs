@@ -205,7 +205,9 @@ pub(super) fn program_lines(program: &Program, full: bool, page: &mut Page) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use runner_spec::schedule::{CosineDecay, Decay, DecayTarget, InverseSqrtDecay, StepDecay};
+    use runner_spec::schedule::{
+        CosineDecay, Decay, DecayTarget, InverseSqrtDecay, PointShape, ScheduleLength, SchedulePoint, StepDecay,
+    };
 
     #[test]
     fn schedules_in_a_line() {
@@ -235,6 +237,14 @@ mod tests {
         };
         insta::assert_snapshot!(inverse(0, 30), @"peak 6e-4; warmup lr·(step+1)/10; constant to step 40; inverse_sqrt lr·√(40/step)");
         insta::assert_snapshot!(inverse(300, 30), @"peak 6e-4; constant to step 300; warmup from 0 to the peak at step 310; constant to step 340; inverse_sqrt lr·√(40/(step-300))");
+        let point = |at, factor, shape| SchedulePoint { at: ScheduleLength::Steps(at), factor, shape };
+        let points = vec![
+            point(40, 1.0, PointShape::Linear),
+            point(60, 0.5, PointShape::Cosine),
+            point(70, 0.2, PointShape::Hold),
+            point(90, 0.0, PointShape::Sqrt),
+        ];
+        insta::assert_snapshot!(line(10, None, Decay::Piecewise(points)), @"peak 6e-4; warmup lr·(step+1)/10; constant to step 50; cosine to 3e-4 at step 70; constant to step 80, then 1.2e-4; sqrt to 0 at step 100, constant after");
         let warmed_up = LrSchedule { start: 300, ..schedule(20, None, Decay::Constant {}) };
         insta::assert_snapshot!(schedule_line(&warmed_up), @"peak 6e-4; constant to step 300; warmup from 0 to the peak at step 320; constant");
     }

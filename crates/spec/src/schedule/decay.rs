@@ -6,11 +6,13 @@ use serde::{Deserialize, Serialize};
 use super::cosine::CosineDecay;
 use super::fall::{CosineRepeat, Fall};
 use super::inverse_sqrt::InverseSqrtDecay;
+use super::piecewise::{self, SchedulePoint};
 use super::step::{RowDecay, StepDecay};
+use super::{ScheduleLength, misplaced_step};
 use crate::diagnostic::KeyMistake;
 
 /// The shape of the decay.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 #[schemars(extend("x-has-default" = true))]
 pub enum Decay {
@@ -24,6 +26,8 @@ pub enum Decay {
     InverseSqrt(InverseSqrtDecay),
     /// Multiplied by `gamma` every `every` steps, or every `epochs` epochs.
     Step(StepDecay),
+    /// The learning rate at points of the run, in their order, and the curves between them. It is constant after the last point.
+    Piecewise(#[schemars(length(min = 1, max = 10_000))] Vec<SchedulePoint>),
     /// The peak learning rate to the end.
     Constant {},
     /// In plans only, where every length is known: `step` with `epochs`.
@@ -81,7 +85,7 @@ impl Decay {
             Self::Cosine(cosine) => Some(cosine.fall()),
             Self::Linear(target) => Some(target.fall("linear", |progress| 1.0 - progress)),
             Self::Sqrt(target) => Some(target.fall("sqrt", |progress| 1.0 - progress.sqrt())),
-            Self::InverseSqrt(_) | Self::Step(_) | Self::Rows(_) | Self::Constant {} => None,
+            Self::InverseSqrt(_) | Self::Step(_) | Self::Rows(_) | Self::Piecewise(_) | Self::Constant {} => None,
         }
     }
 
@@ -90,7 +94,7 @@ impl Decay {
             Self::Cosine(CosineDecay { steps, .. })
             | Self::Linear(DecayTarget { steps, .. })
             | Self::Sqrt(DecayTarget { steps, .. }) => Some(steps),
-            Self::InverseSqrt(_) | Self::Step(_) | Self::Rows(_) | Self::Constant {} => None,
+            Self::InverseSqrt(_) | Self::Step(_) | Self::Rows(_) | Self::Piecewise(_) | Self::Constant {} => None,
         }
     }
 
@@ -99,6 +103,7 @@ impl Decay {
         match self {
             Self::InverseSqrt(_) => "inverse_sqrt",
             Self::Step(_) | Self::Rows(_) => "step",
+            Self::Piecewise(_) => "piecewise",
             _ => self.fall().map_or("constant", |fall| fall.name),
         }
     }
@@ -109,13 +114,17 @@ impl Decay {
             Self::InverseSqrt(decay) => decay.rate(peak, since),
             Self::Step(drops) => drops.rate(peak, since),
             Self::Rows(drops) => drops.rate(peak, since),
+            Self::Piecewise(points) => piecewise::rate(points, peak, since),
             _ => self.fall().map_or(peak, |fall| fall.rate(peak, since)),
         }
     }
 
     /// True if the rate rises again.
     pub fn repeats(&self) -> bool {
-        self.fall().is_some_and(|fall| fall.settings.repeat != CosineRepeat::Never)
+        match self {
+            Self::Piecewise(points) => piecewise::rises(points),
+            _ => self.fall().is_some_and(|fall| fall.settings.repeat != CosineRepeat::Never),
+        }
     }
 
     /// The decay of a plan in words; it starts at step `start` of the run.
@@ -124,6 +133,7 @@ impl Decay {
             Self::InverseSqrt(decay) => decay.describe(start),
             Self::Step(drops) => drops.describe(),
             Self::Rows(drops) => drops.describe(),
+            Self::Piecewise(points) => piecewise::describe(points, peak, start),
             _ => self.fall().map_or_else(|| "constant".to_owned(), |fall| fall.describe(peak, start)),
         }
     }
@@ -165,6 +175,30 @@ impl Decay {
             }
             decay => decay,
         }
+    }
+
+    /// The decay with the points of a piecewise one as steps from step `start`, where the decay starts. If the `steps` of a point are unknown, all
+    /// stay as they are.
+    ///
+    /// # Errors
+    /// The key and the message of the first point that is not after the one before it, or not between `start` and `end`, the end of the run.
+    pub fn placed(
+        mut self,
+        start: u64,
+        end: u64,
+        steps: impl Fn(ScheduleLength) -> Option<u64>,
+    ) -> Result<Self, (String, String)> {
+        let Self::Piecewise(points) = &mut self else { return Ok(self) };
+        let Some(at) = points.iter().map(|point| steps(point.at)).collect::<Option<Vec<u64>>>() else {
+            return Ok(self);
+        };
+        if let Some((index, message)) = misplaced_step(&at, start, end, 1) {
+            return Err((format!("schedule.decay.piecewise.{index}.at"), message));
+        }
+        for (point, at) in points.iter_mut().zip(at) {
+            point.at = ScheduleLength::Steps(at - start);
+        }
+        Ok(self)
     }
 
     /// Mistakes that the schema does not find.

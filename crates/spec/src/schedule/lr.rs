@@ -8,7 +8,7 @@ use super::decay::{Decay, in_plan};
 use crate::serde_defaults::is_default;
 
 /// The learning rate over the steps.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LrSchedule {
     pub peak: f64,
     /// The step, from 0, with which the warmup begins. Steps before it have the peak rate.
@@ -81,7 +81,10 @@ impl LrSchedule {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::{CosineDecay, CosineRepeat, DecayTarget, InverseSqrtDecay, RowDecay, StepDecay};
+    use crate::schedule::{
+        CosineDecay, CosineRepeat, DecayTarget, InverseSqrtDecay, PointShape, RowDecay, ScheduleLength, SchedulePoint,
+        StepDecay,
+    };
 
     fn schedule(warmup_steps: u64, warmup_from: Option<f64>, decay: Decay) -> LrSchedule {
         LrSchedule { peak: 6e-4, start: 0, warmup_steps, warmup_from, hold_steps: 0, decay }
@@ -215,6 +218,43 @@ mod tests {
     }
 
     #[test]
+    fn a_piecewise_schedule_follows_its_points() {
+        let point = |at, factor, shape| SchedulePoint { at: ScheduleLength::Steps(at), factor, shape };
+        let falling = vec![
+            point(4, 1.0, PointShape::Linear),
+            point(8, 0.5, PointShape::Linear),
+            point(12, 0.25, PointShape::Hold),
+            point(28, 0.0, PointShape::Sqrt),
+        ];
+        let s = schedule(2, None, Decay::Piecewise(falling));
+        let factors =
+            [(0, 0.5), (2, 1.0), (5, 1.0), (6, 1.0), (8, 0.75), (10, 0.5), (13, 0.5), (14, 0.25), (18, 0.125)];
+        for (step, factor) in factors.into_iter().chain([(23, 0.0625), (30, 0.0), (u64::MAX, 0.0)]) {
+            close(s.rate(step), factor * 6e-4);
+        }
+        assert_eq!(s.zero_rate_steps(40).first(), Some(&(30..40)));
+        // Two points are a decay with an end; the shapes are those of decays.
+        let two = |shape| schedule(2, None, Decay::Piecewise(vec![point(10, 0.1, shape)]));
+        let sqrt = Decay::Sqrt(DecayTarget { share: 0.1, steps: Some(10) });
+        for (shape, decay) in [(PointShape::Cosine, cosine(0.1, 10)), (PointShape::Sqrt, sqrt)] {
+            for step in 0..20 {
+                close(two(shape).rate(step), schedule(2, None, decay.clone()).rate(step));
+            }
+        }
+        // A point may raise the rate, and one at the end of the warmup sets it.
+        let rising = vec![
+            point(0, 0.5, PointShape::Linear),
+            point(4, 0.0, PointShape::Linear),
+            point(8, 1.0, PointShape::Linear),
+        ];
+        let s = schedule(2, None, Decay::Piecewise(rising));
+        for (step, factor) in [(1, 1.0), (2, 0.5), (4, 0.25), (6, 0.0), (8, 0.5), (10, 1.0), (99, 1.0)] {
+            close(s.rate(step), factor * 6e-4);
+        }
+        assert_eq!(s.zero_rate_steps(40), []);
+    }
+
+    #[test]
     fn step_decay_counts_from_the_end_of_the_warmup() {
         let s = schedule(3, None, drops(5, 0.5));
         assert_eq!(s.rate(7), 6e-4);
@@ -267,7 +307,7 @@ mod tests {
         assert_eq!(zero(schedule(0, None, Decay::Constant {}), u64::MAX), []);
         // 6e-4 times a tenth n times: below the smallest number of f64, 4.9e-324, from n = 321 on.
         let tenths = schedule(0, None, drops(2, 0.1));
-        let found = zero(tenths, 1000);
+        let found = zero(tenths.clone(), 1000);
         let first = found[0].0;
         assert_eq!((found.len(), found[0].1, tenths.rate(first), tenths.rate(first - 1) > 0.0), (1, 1000, 0.0, true));
         assert!((638..=644).contains(&first), "{first}");
