@@ -47,7 +47,10 @@ static SETTING_FACTS: [Fact<Plan>; 24] = [
     of_program!("learning rate", Mathematics(Part::Optimizer), p => p.schedule.peak),
     of_program!("schedule", Mathematics(Part::Schedule), p => {
         let schedule = &p.schedule;
-        (schedule.start, schedule.warmup_steps, schedule.warmup_from, schedule.hold_steps, &schedule.decay)
+        let (start, from) = (schedule.start, schedule.warmup_from);
+        let mut parts = json!([start, schedule.warmup_steps, from, schedule.hold_steps, schedule.decay]);
+        parts.as_array_mut()?.extend(schedule.later_decays.iter().map(|start| json!(start)));
+        parts
     }),
     of_program!("precision", Mathematics(Part::Precision), p => p.precision),
     of_program!("master_weights", Mathematics(Part::Precision), p => p.master_weights),

@@ -1,5 +1,6 @@
 //! The learning-rate schedule: the section of the file, and the rate of each step.
 
+mod cooldown;
 mod cosine;
 mod decay;
 mod fall;
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::format::count;
 use crate::serde_defaults::is_default;
 
+pub use cooldown::Cooldown;
 pub use cosine::CosineDecay;
 pub use decay::{Decay, DecayLength, DecayTarget};
 pub use fall::{CosineRepeat, Fall};
@@ -38,7 +40,7 @@ pub struct Schedule {
     /// Default: from the warmup on.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(!skip_serializing_if)]
-    pub cooldown: Option<ScheduleLength>,
+    pub cooldown: Option<Cooldown>,
 }
 
 /// The length of a part of the schedule, greater than 0.
@@ -89,7 +91,7 @@ pub fn misplaced_step(at: &[u64], mut least: u64, end: u64, gap: u64) -> Option<
         let bound = std::mem::replace(&mut least, step.saturating_add(gap));
         let rule = match step {
             _ if *step < bound => format!("at least step {}", count(bound)),
-            _ if *step > end => format!("at most step {}, the end of the run", count(end)),
+            _ if *step > end => format!("at most step {}", count(end)),
             _ => return None,
         };
         Some((index, format!("must be {rule}, got step {}", count(*step))))

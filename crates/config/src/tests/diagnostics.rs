@@ -95,6 +95,8 @@ says! {
     points_of_a_schedule_in_the_wrong_place: with("train: {steps: 100}\nschedule:\n  warmup: {steps: 10}\n  decay:\n    piecewise:\n      - {at: {share: 0.5}, factor: 1, shape: flat}\n      - {at: 0.6, factor: 2}\n");
     points_of_a_schedule_out_of_order: with("train: {steps: 100}\nschedule:\n  warmup: {steps: 10}\n  decay:\n    piecewise:\n      - {at: {share: 0.5}, factor: 1}\n      - {at: {steps: 40}, factor: 0.5}\n");
     a_point_of_a_schedule_after_the_run: with("train: {steps: 100}\nschedule: {decay: {piecewise: [{at: {steps: 101}, factor: 0}]}}\n");
+    decays_that_overlap: with("train: {steps: 100}\nschedule:\n  warmup: {steps: 10}\n  decay: {sqrt: {}}\n  cooldown:\n    share: 0.2\n    at: [{steps: 40}, {share: 0.55}]\n");
+    a_cooldown_without_a_length: with("schedule: {decay: {sqrt: {}}, cooldown: {at: [{steps: 40}]}}\n");
     a_cooldown_of_points: with("schedule: {decay: {piecewise: [{at: {share: 1}, factor: 0}]}, cooldown: {steps: 10}}\n");
     an_inverse_square_root_without_steps: with("schedule:\n  decay: {inverse_sqrt: {}}\n");
     a_cooldown_longer_than_the_rest_of_the_run: with("train: {steps: 100}\nschedule:\n  warmup: {share: 0.5}\n  decay: {linear: {}}\n  cooldown: {share: 0.6}\n");

@@ -358,7 +358,7 @@ const NOT_EMPTY: [(&str, &str); 8] = [
     // The default is none.
     ("eval.test", "is empty"),
     ("model.init", "is empty"),
-    ("schedule.cooldown", "is empty"),
+    ("schedule.cooldown", "needs `steps`"),
     ("schedule.decay.inverse_sqrt", "needs a warmup"),
     ("eval.hellaswag", "names no items"),
     // It does not fit the texts of this experiment.

@@ -40,7 +40,7 @@ const FILES: [&str; 15] = [
     "model: {preset: gpt2-nano}\ndata: {DATA, tokenizer: {bpe: {vocab_size: 300}}}\noptimizer: {sgd: {lr: 0.1}}\n\
      train: {flops: 1e15}\neval: {EVAL}",
     "model: {preset: gpt2-nano}\ndata: {DATA, tokenizer: {gpt2: {vocab: v.json, merges: m.txt}}}\n\
-     schedule: {decay: {cosine: {}}, cooldown: {steps: 20}}\ntrain: {tokens_per_parameter: 20}\neval: {EVAL, hellaswag: {file: h.jsonl}}",
+     schedule: {decay: {cosine: {}}, cooldown: {steps: 20, at: [{share: 0.5}, {tokens: 1000000}]}}\ntrain: {tokens_per_parameter: 20}\neval: {EVAL, hellaswag: {file: h.jsonl}}",
     "model: {preset: gpt2-nano}\ndata: {DATA, tokenizer: {file: t.json}}\nschedule: {decay: {sqrt: {}}, cooldown: {share: 0.2}}\neval: {EVAL, samples: {prompts: [a]}, tasks: {quiz: {file: q.jsonl, context: '{{ q }}', choices: [c], answer: a, labels: [A, B]}}}",
     "model: {preset: gpt2-nano}\ndata: {DATA, tokenizer: {hub: gpt2}}\nschedule: {decay: {step: {every: 10, gamma: 0.5}}}\n\
      optimizer: {lion: {}}\neval: {EVAL, hellaswag: {hub: a/h}}",

@@ -65,7 +65,7 @@ fn the_hash_is_stable() {
 #[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn changes_that_affect_a_number_change_the_hash() {
     let mut seen = vec![("reference", compiled(&experiment()).hash)];
-    let changes: [Change<e::Experiment>; 66] = [
+    let changes: [Change<e::Experiment>; 67] = [
         ("seed", |x| x.seed = 1.into()),
         ("seed.data", |x| x.seed.data = 1),
         ("seed.init", |x| x.seed.init = 1),
@@ -123,7 +123,11 @@ fn changes_that_affect_a_number_change_the_hash() {
         ("betas", |x| x.optimizer = e::Optimizer::Adamw(AdamW { lr: 1e-3, ..AdamW::default() })),
         ("sgd", |x| x.optimizer = e::Optimizer::Sgd(Sgd { lr: 1e-3, momentum: 0.0 })),
         ("warmup", |x| x.schedule.warmup.from = Some(0.1)),
-        ("cooldown", |x| x.schedule.cooldown = Some(e::ScheduleLength::Steps(50))),
+        ("cooldown", |x| x.schedule.cooldown = Some(e::ScheduleLength::Steps(50).into())),
+        ("decays before the end", |x| {
+            x.schedule.cooldown =
+                Some(e::Cooldown { at: vec![e::ScheduleLength::Share(0.5)], ..e::ScheduleLength::Steps(20).into() });
+        }),
         ("decay", |x| x.schedule.decay = Decay::Constant {}),
         ("piecewise", |x| x.schedule.decay = Decay::Piecewise(vec![halved()])),
         ("inverse_sqrt", |x| x.schedule.decay = Decay::InverseSqrt(InverseSqrtDecay::default())),

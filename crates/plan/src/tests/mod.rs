@@ -119,15 +119,16 @@ fn lengths_of_the_schedule_in_tokens_and_shares_become_steps() {
     }
     let lengths = [tokens(0), tokens(1), tokens(672), share(0.0), share(1e-9), share(0.105), share(1.0)];
     assert_eq!(lengths.map(|plan| schedule(&plan).warmup_steps), [0, 1, 11, 0, 1, 11, 100]);
-    let cooldown =
-        |length| schedule(&planned(&|s| (s.warmup, s.cooldown) = (e::Warmup::default(), Some(length)))).hold_steps;
+    let cooldown = |length: e::ScheduleLength| {
+        schedule(&planned(&|s| (s.warmup, s.cooldown) = (e::Warmup::default(), Some(length.into())))).hold_steps
+    };
     assert_eq!([Steps(20), Tokens(1_280), Tokens(1_312), Share(0.2)].map(cooldown), [80, 80, 79, 80]);
     assert_eq!(tokens(671).notes[..1], ["schedule.warmup.tokens: 671 tokens are 10.48 steps, rounded to 10 steps"]);
     let from_tokens = |tokens| e::Warmup { tokens: Some(tokens), ..e::Warmup::default() };
     insta::assert_snapshot!(fails(|x, _| x.schedule.warmup = from_tokens(6_464)), @"schedule.warmup.tokens: must be at most the 100 steps of the run, got 6464 tokens, which are 101 steps");
     insta::assert_snapshot!(fails(|x, _| {
         x.schedule.warmup = e::Warmup { share: Some(0.5), ..e::Warmup::default() };
-        x.schedule.cooldown = Some(Share(0.6));
+        x.schedule.cooldown = Some(Share(0.6).into());
     }), @"schedule.cooldown: must be at most the 50 steps after the warmup, got 60 steps");
     insta::assert_snapshot!(fails(|x, _| {
         x.data.position = Some(DataPosition { step: 10, epoch: 0, row: 40, rows: 40, tokens: 320 });
@@ -151,6 +152,31 @@ fn an_inverse_square_root_starts_after_the_warmup() {
     let planned = schedule(Some(25), tokens).expect("plans");
     assert_eq!([25, 100].map(|step| planned.rate(step)), [1e-3, 5e-4]);
     insta::assert_snapshot!(schedule(Some(9), tokens).expect_err("below the warmup"), @"schedule.decay.inverse_sqrt: `schedule.decay.inverse_sqrt.steps` must be at least the 10 steps of the warmup, got 9: delete it for the steps of the warmup");
+}
+
+#[test]
+fn decays_end_at_points_of_the_run() {
+    use e::ScheduleLength::{Share, Steps, Tokens};
+    let plan = |at: &[e::ScheduleLength]| {
+        let mut experiment = experiment();
+        experiment.schedule.decay = Decay::Linear(DecayTarget { share: 0.0, steps: None });
+        experiment.schedule.cooldown = Some(e::Cooldown { at: at.to_vec(), ..Steps(10).into() });
+        compile(&experiment, &data(), &cluster())
+    };
+    let schedule = |at: &[e::ScheduleLength]| plan(at).expect("plans").ranks[0].program.schedule.clone();
+    // 100 steps of 64 tokens, 10 of them warmup.
+    let planned = schedule(&[Steps(30), Tokens(3_200)]);
+    assert_eq!((planned.hold_steps, &planned.later_decays[..]), (10, &[40, 90][..]));
+    let rates = [19, 25, 29, 30, 40, 45, 50, 89, 95, 99].map(|step| planned.rate(step) / 1e-3);
+    let expected = [1.0, 0.5, 0.1, 1.0, 1.0, 0.5, 1.0, 1.0, 0.5, 0.1];
+    assert!(rates.iter().zip(expected).all(|(got, want)| (got - want).abs() < 1e-12), "{rates:?}");
+    assert_eq!(schedule(&[Steps(30), Share(0.5), Share(1.0)]), planned, "the end of the run may be given");
+    let json = serde_json::to_string(&planned).expect("serializes");
+    assert_eq!(serde_json::from_str::<LrSchedule>(&json).expect("loads"), planned);
+    let fails = |at: &[e::ScheduleLength]| plan(at).expect_err("decays overlap").to_string();
+    insta::assert_snapshot!(fails(&[Steps(19)]), @"schedule.cooldown.at.0: must be at least step 20, got step 19");
+    insta::assert_snapshot!(fails(&[Steps(30), Steps(39)]), @"schedule.cooldown.at.1: must be at least step 40, got step 39");
+    insta::assert_snapshot!(fails(&[Tokens(5_824)]), @"schedule.cooldown.at.0: must be at most step 90, got step 91");
 }
 
 #[test]

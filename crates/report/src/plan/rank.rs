@@ -124,7 +124,12 @@ fn schedule_line(s: &LrSchedule) -> String {
     if s.hold_steps > 0 {
         phases.push(format!("constant to step {}", count(s.decay_start())));
     }
-    phases.push(s.decay.describe(s.peak, s.decay_start()));
+    if let Some((_, earlier)) = s.later_decays.split_last() {
+        let starts: Vec<String> = [s.decay_start()].iter().chain(earlier).map(|start| count(*start)).collect();
+        let steps = if earlier.is_empty() { "decay from step" } else { "decays from steps" };
+        phases.push(format!("{steps} {}, then the peak again", starts.join(" and ")));
+    }
+    phases.push(s.decay.describe(s.peak, s.later_decays.last().copied().unwrap_or_else(|| s.decay_start())));
     phases.join("; ")
 }
 
@@ -218,6 +223,7 @@ mod tests {
             warmup_steps,
             warmup_from,
             hold_steps: 0,
+            later_decays: Vec::new(),
             decay,
         };
         let line = |warmup_steps, warmup_from, decay| schedule_line(&schedule(warmup_steps, warmup_from, decay));
@@ -228,6 +234,10 @@ mod tests {
         insta::assert_snapshot!(schedule_line(&stable), @"peak 6e-4; warmup lr·(step+1)/10; constant to step 80; linear to 0 at step 100, constant after");
         let cooldown = LrSchedule { start: 1_300, ..schedule(0, None, linear(100)) };
         insta::assert_snapshot!(schedule_line(&cooldown), @"peak 6e-4; constant to step 1,300; linear to 0 at step 1,400, constant after");
+        let repeated =
+            |later_decays| schedule_line(&LrSchedule { hold_steps: 80, later_decays, ..schedule(0, None, linear(20)) });
+        insta::assert_snapshot!(repeated(vec![180]), @"peak 6e-4; constant to step 80; decay from step 80, then the peak again; linear to 0 at step 200, constant after");
+        insta::assert_snapshot!(repeated(vec![180, 1_280]), @"peak 6e-4; constant to step 80; decays from steps 80 and 180, then the peak again; linear to 0 at step 1,300, constant after");
         let sqrt = Decay::Sqrt(DecayTarget { share: 0.0, steps: Some(20) });
         let stable = LrSchedule { hold_steps: 80, ..schedule(0, None, sqrt) };
         insta::assert_snapshot!(schedule_line(&stable), @"peak 6e-4; constant to step 80; sqrt to 0 at step 100, constant after");

@@ -89,6 +89,11 @@ impl Decay {
         }
     }
 
+    /// The steps until the decay ends, if it has an end.
+    pub fn steps(&self) -> Option<u64> {
+        self.fall()?.settings.steps
+    }
+
     fn steps_mut(&mut self) -> Option<&mut Option<u64>> {
         match self {
             Self::Cosine(CosineDecay { steps, .. })
@@ -260,8 +265,15 @@ mod tests {
     /// Stored plans and their hashes contain these texts.
     #[test]
     fn decays_keep_their_form_in_plans() {
-        let schedule =
-            |decay| LrSchedule { peak: 1.0, start: 0, warmup_steps: 0, warmup_from: None, hold_steps: 0, decay };
+        let schedule = |decay| LrSchedule {
+            peak: 1.0,
+            start: 0,
+            warmup_steps: 0,
+            warmup_from: None,
+            hold_steps: 0,
+            later_decays: Vec::new(),
+            decay,
+        };
         let step = |every, epochs| Decay::Step(StepDecay { every, epochs, gamma: 0.5 });
         let restarts = CosineDecay { repeat: CosineRepeat::Restart, period_factor: 2, ..CosineDecay::default() };
         for (decay, stored) in [

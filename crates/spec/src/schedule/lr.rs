@@ -19,6 +19,9 @@ pub struct LrSchedule {
     /// Steps at the peak between warmup and decay.
     #[serde(default, skip_serializing_if = "is_default")]
     pub hold_steps: u64,
+    /// The steps, from 0, at which the decay starts again. Between a decay and the next one the rate is the peak.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub later_decays: Vec<u64>,
     /// With all lengths filled in.
     #[serde(with = "in_plan")]
     pub decay: Decay,
@@ -29,23 +32,28 @@ impl LrSchedule {
     ///
     /// Warmup covers steps `start` … `start` + `warmup_steps` - 1. Without `warmup_from` it is peak·(n+1)/`warmup_steps` for its n-th step
     /// from 0, so the peak is reached by its last step; with it, linear from `warmup_from`·peak at `start` to the peak at `start` +
-    /// `warmup_steps`. Then come `hold_steps` steps at the peak, and the decay. Once that is over the rate stays at its final
-    /// value, apart from a cosine that repeats.
+    /// `warmup_steps`. Then come `hold_steps` steps at the peak, and the decay, which starts again from the peak at each of
+    /// `later_decays`. Once the last decay is over the rate stays at its final value, apart from a cosine that repeats.
     pub fn rate(&self, step: u64) -> f64 {
         let peak = self.peak;
-        let Some(step) = step.checked_sub(self.start) else { return peak };
-        if step < self.warmup_steps {
+        let Some(warmed) = step.checked_sub(self.start) else { return peak };
+        if warmed < self.warmup_steps {
             let warmup = self.warmup_steps as f64;
             return match self.warmup_from {
-                None => peak * (step + 1) as f64 / warmup,
-                Some(from) => peak * (from + (1.0 - from) * step as f64 / warmup),
+                None => peak * (warmed + 1) as f64 / warmup,
+                Some(from) => peak * (from + (1.0 - from) * warmed as f64 / warmup),
             };
         }
-        let Some(since) = (step - self.warmup_steps).checked_sub(self.hold_steps) else { return peak };
+        let Some(since) = (warmed - self.warmup_steps).checked_sub(self.hold_steps) else { return peak };
+        let later = self.later_decays.partition_point(|start| *start <= step);
+        let since = later.checked_sub(1).map_or(since, |index| step - self.later_decays[index]);
+        if later < self.later_decays.len() && self.decay.steps().is_some_and(|steps| since >= steps) {
+            return peak;
+        }
         self.decay.rate(peak, since)
     }
 
-    /// The first step of the decay, from 0.
+    /// The first step of the first decay, from 0.
     pub fn decay_start(&self) -> u64 {
         self.start.saturating_add(self.warmup_steps).saturating_add(self.hold_steps)
     }
@@ -87,7 +95,7 @@ mod tests {
     };
 
     fn schedule(warmup_steps: u64, warmup_from: Option<f64>, decay: Decay) -> LrSchedule {
-        LrSchedule { peak: 6e-4, start: 0, warmup_steps, warmup_from, hold_steps: 0, decay }
+        LrSchedule { peak: 6e-4, start: 0, warmup_steps, warmup_from, hold_steps: 0, later_decays: Vec::new(), decay }
     }
 
     fn cosine(last: f64, steps: u64) -> Decay {
@@ -110,6 +118,26 @@ mod tests {
             assert!((held.rate(step as u64) - rate).abs() < 1e-12, "step {step}: {}", held.rate(step as u64));
         }
         assert_eq!((held.decay_start(), held.zero_rate_steps(13).first()), (7, Some(&(11..13))));
+    }
+
+    /// WSD-S: decays over the last 4 steps before steps 10, 20 and 30, each followed by the peak.
+    #[test]
+    fn decays_continue_from_the_peak() {
+        let once = LrSchedule { hold_steps: 4, ..schedule(2, None, linear(4)) };
+        let again = LrSchedule { later_decays: vec![16, 26], ..once.clone() };
+        for step in 0..10 {
+            assert_eq!(again.rate(step), once.rate(step), "{step}");
+        }
+        let later: Vec<f64> = (10..20).map(|step| again.rate(step) / 6e-4).collect();
+        let expected = [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25];
+        assert!(later.iter().zip(expected).all(|(got, want)| (got - want).abs() < 1e-12), "{later:?}");
+        for step in 20..30 {
+            assert_eq!(again.rate(step), again.rate(step - 10), "{step}");
+        }
+        assert_eq!(
+            (again.rate(30), again.rate(99), again.decay_start(), again.zero_rate_steps(30)),
+            (0.0, 0.0, 6, vec![])
+        );
     }
 
     #[test]
