@@ -31,7 +31,8 @@ pub enum Decay {
     /// The peak learning rate to the end.
     Constant {},
     /// In plans only, where every length is known: `step` with `epochs`.
-    #[serde(skip)]
+    #[serde(skip_deserializing)]
+    #[schemars(skip)]
     Rows(RowDecay),
 }
 
@@ -228,7 +229,6 @@ pub(super) mod in_plan {
     pub(in super::super) fn serialize<S: Serializer>(decay: &Decay, serializer: S) -> Result<S::Ok, S::Error> {
         let value = match decay {
             Decay::Constant {} => json!("constant"),
-            Decay::Rows(rows) => json!({ "rows": rows }),
             other => renamed(json_value(other), ["final", "last"]),
         };
         value.serialize(serializer)
