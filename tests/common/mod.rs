@@ -337,6 +337,7 @@ pub fn program(model: ModelSpec, precision: Precision, sequences: usize, length:
             warmup_steps: 0,
             warmup_from: None,
             hold_steps: 0,
+            later_decays: Vec::new(),
             decay: runner_spec::schedule::Decay::Constant {},
         },
         steps: 30,

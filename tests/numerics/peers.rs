@@ -62,7 +62,15 @@ fn relative(ours: &[f64], reference: &[f64]) -> f64 {
 const RATES: f64 = 1e-11;
 
 fn curve(peak: f64, warmup: (u64, Option<f64>), decay: Decay) -> LrSchedule {
-    LrSchedule { peak, start: 0, warmup_steps: warmup.0, warmup_from: warmup.1, hold_steps: 0, decay }
+    LrSchedule {
+        peak,
+        start: 0,
+        warmup_steps: warmup.0,
+        warmup_from: warmup.1,
+        hold_steps: 0,
+        later_decays: Vec::new(),
+        decay,
+    }
 }
 
 fn compare_rates(what: &str, schedule: &LrSchedule, steps: impl Iterator<Item = u64>, reference: &[f64]) {

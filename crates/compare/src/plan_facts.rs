@@ -47,7 +47,10 @@ static SETTING_FACTS: [Fact<Plan>; 24] = [
     of_program!("learning rate", Mathematics(Part::Optimizer), p => p.schedule.peak),
     of_program!("schedule", Mathematics(Part::Schedule), p => {
         let schedule = &p.schedule;
-        (schedule.start, schedule.warmup_steps, schedule.warmup_from, schedule.hold_steps, schedule.decay)
+        let (start, from) = (schedule.start, schedule.warmup_from);
+        let mut parts = json!([start, schedule.warmup_steps, from, schedule.hold_steps, schedule.decay]);
+        parts.as_array_mut()?.extend(schedule.later_decays.iter().map(|start| json!(start)));
+        parts
     }),
     of_program!("precision", Mathematics(Part::Precision), p => p.precision),
     of_program!("master_weights", Mathematics(Part::Precision), p => p.master_weights),
@@ -241,8 +244,9 @@ pub fn differing_training_keys(a: &Plan, b: &Plan) -> Vec<&'static str> {
 mod tests {
     use super::*;
     use runner_plan::testing::{compiled, experiment};
-    use runner_spec::experiment::{Experiment, Optimizer};
+    use runner_spec::experiment::{Cooldown, Experiment, Optimizer, ScheduleLength};
     use runner_spec::optimizer::Sgd;
+    use runner_spec::schedule::{Decay, DecayTarget, StepDecay};
 
     #[test]
     fn differences_are_named_in_the_files_words() {
@@ -255,6 +259,30 @@ mod tests {
         let what = differing_training_keys(&plan, &other);
         assert!(what.starts_with(&["seed", "train.steps"]), "{what:?}");
         assert!(differing_keys(&plan, &plan).is_empty());
+    }
+
+    #[test]
+    fn schedules_that_differ_in_any_part_are_a_difference() {
+        let planned = |decay, at: Option<Vec<ScheduleLength>>| {
+            let mut experiment = experiment();
+            experiment.schedule.cooldown = at.map(|at| Cooldown { at, ..ScheduleLength::Steps(10).into() });
+            experiment.schedule.decay = decay;
+            compiled(&experiment)
+        };
+        let linear = || Decay::Linear(DecayTarget::default());
+        let epochs = |gamma| Decay::Step(StepDecay { every: None, epochs: Some(1.0), gamma });
+        let plans = [
+            planned(linear(), Some(Vec::new())),
+            planned(linear(), Some(vec![ScheduleLength::Share(0.5)])),
+            planned(epochs(0.5), None),
+            planned(epochs(0.25), None),
+        ];
+        for (index, plan) in plans.iter().enumerate() {
+            for other in &plans[..index] {
+                assert_eq!(differing_training_keys(plan, other), ["schedule"]);
+            }
+            assert!(differing_keys(plan, plan).is_empty());
+        }
     }
 
     #[test]

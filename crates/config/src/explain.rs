@@ -84,6 +84,7 @@ fn unserialized_defaults(family: Family) -> Vec<(&'static str, &'static str, Val
         ("train", "recompute", text("none")),
         ("optimizer.adamw", "decays", text("matrices")),
         ("schedule", "start", Value::from(0)),
+        ("schedule.cooldown", "at", Value::Sequence(Vec::new())),
         ("schedule.decay.cosine", "repeat", text("never")),
         ("schedule.decay.cosine", "period_factor", Value::from(1)),
     ];

@@ -41,18 +41,31 @@ pub(crate) fn lr_schedule(
     let start = experiment.schedule.start_step(Some(steps), warmup_steps).map_err(wrong)?;
     let decay_start = start.saturating_add(warmup_steps);
     let after_warmup = steps - decay_start;
-    let cooldown = experiment.schedule.cooldown;
-    let rest = cooldown.map_or(after_warmup, |length| length.steps(steps, step_tokens));
-    let Some(hold_steps) = after_warmup.checked_sub(rest) else {
+    let in_steps = |length: ScheduleLength| Some(length.steps(steps, step_tokens));
+    let misplaced = |(key, message): (String, String)| PlanError::value(key, message);
+    let cooldown = experiment.schedule.cooldown.clone().unwrap_or_default();
+    let rest = cooldown.length().and_then(in_steps).unwrap_or(after_warmup);
+    if rest > after_warmup {
         refuse!("schedule.cooldown", "must be at most the {after_warmup} steps after the warmup, got {rest} steps")
-    };
-    let parts = [("schedule.warmup.tokens", length, start), ("schedule.cooldown.tokens", cooldown, steps - rest)];
+    }
+    let mut later_decays = cooldown.decay_starts(rest, decay_start, steps, in_steps).map_err(misplaced)?;
+    let hold_steps = later_decays.remove(0) - decay_start;
+    let mut parts = vec![
+        ("schedule.warmup.tokens".to_owned(), length, start),
+        ("schedule.cooldown.tokens".to_owned(), cooldown.length(), decay_start + hold_steps),
+    ];
+    let at = cooldown.at.iter().enumerate();
+    parts.extend(at.map(|(index, point)| (format!("schedule.cooldown.at.{index}.tokens"), Some(*point), 0)));
+    if let Decay::Piecewise(points) = &experiment.schedule.decay {
+        let key = |index| format!("schedule.decay.piecewise.{index}.at.tokens");
+        parts.extend(points.iter().enumerate().map(|(index, point)| (key(index), Some(point.at), 0)));
+    }
     for (key, length, first) in parts {
         let Some(ScheduleLength::Tokens(tokens)) = length else { continue };
         // Steps before this one may have had a different number of tokens.
         if let Some(position) = experiment.data.position.filter(|position| first < position.step) {
             refuse!(
-                key,
+                key.clone(),
                 "it counts tokens from step {first}, but this fork changed the batch or the data at step {}; use `{}`",
                 position.step,
                 key.replace("tokens", "steps")
@@ -62,7 +75,14 @@ pub(crate) fn lr_schedule(
         let rounded = counted(ScheduleLength::Tokens(tokens).steps(steps, step_tokens), "step");
         notes.push(format!("{key}: {} tokens are {exact:.2} steps, rounded to {rounded}", count(tokens)));
     }
-    let decay = experiment.schedule.decay.planned(rest, epoch_rows, experiment.batch.sequences as u64);
+    let decay = experiment.schedule.decay.clone().placed(decay_start, steps, in_steps).map_err(misplaced)?;
+    if let Decay::InverseSqrt(inverse_sqrt) = decay
+        && let Some((message, help)) = inverse_sqrt.mistake(warmup_steps)
+    {
+        refuse!("schedule.decay.inverse_sqrt", "{message}: {help}");
+    }
+    let hold_steps = hold_steps.max(decay.hold_steps(warmup_steps));
+    let decay = decay.planned(rest, warmup_steps, epoch_rows, experiment.batch.sequences as u64);
     if let Some(position) = experiment.data.position.filter(|position| decay_start < position.step)
         && matches!(decay, Decay::Rows(_))
     {
@@ -75,7 +95,7 @@ pub(crate) fn lr_schedule(
         );
     }
     let peak = experiment.optimizer.lr();
-    Ok(LrSchedule { peak, start, warmup_steps, warmup_from: warmup.from, hold_steps, decay })
+    Ok(LrSchedule { peak, start, warmup_steps, warmup_from: warmup.from, hold_steps, later_decays, decay })
 }
 
 /// Warnings of steps whose learning rate is 0, in a run of `steps` steps that inherited the first of them.

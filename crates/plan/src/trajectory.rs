@@ -25,16 +25,17 @@ impl Trajectory {
             peak: 0.0,
             warmup_from: None,
             hold_steps: 0,
+            later_decays: Vec::new(),
             decay: Decay::Constant {},
         };
-        let without_end = |program: &Program| Program { schedule: endless, steps: 0, ..program.clone() };
+        let without_end = |program: &Program| Program { schedule: endless.clone(), steps: 0, ..program.clone() };
         let programs: Vec<Program> = plan.ranks.iter().map(|rank| without_end(&rank.program)).collect();
         // A plan whose hash has another meaning today was computed by other rules.
         let is_current =
             plan_hash(&plan.data, &plan.ranks.iter().map(|rank| rank.program.clone()).collect::<Vec<_>>()) == plan.hash;
         Self {
             hash: if is_current { plan_hash(&plan.data, &programs) } else { plan.hash.clone() },
-            schedule: plan.ranks.first().map(|rank| rank.program.schedule),
+            schedule: plan.ranks.first().map(|rank| rank.program.schedule.clone()),
             steps: plan.totals.steps,
             intervals: plan.ranks.first().map_or_else(Vec::new, |rank| {
                 let measured = rank.program.periodic.iter().filter(|due| due.instruction != Instruction::Checkpoint);
@@ -61,7 +62,12 @@ impl Trajectory {
         let is_evaluated = self.steps != other.steps && self.intervals.iter().all(|every| end.is_multiple_of(*every));
         let most = if is_evaluated { end } else { end.saturating_sub(1) };
         // Up to its decay a rate depends on nothing but these.
-        let rise = |schedule: &LrSchedule| LrSchedule { hold_steps: 0, decay: Decay::Constant {}, ..*schedule };
+        let rise = |schedule: &LrSchedule| LrSchedule {
+            hold_steps: 0,
+            later_decays: Vec::new(),
+            decay: Decay::Constant {},
+            ..schedule.clone()
+        };
         let first = match (a == b, rise(a) == rise(b)) {
             (true, _) => most,
             (false, true) => a.decay_start().min(b.decay_start()).min(most),
@@ -83,7 +89,7 @@ mod tests {
         let mut experiment = experiment();
         experiment.train.steps = Some(steps);
         experiment.schedule.decay = Decay::Linear(DecayTarget { share: 0.0, steps: None });
-        experiment.schedule.cooldown = Some(ScheduleLength::Steps(decay));
+        experiment.schedule.cooldown = Some(ScheduleLength::Steps(decay).into());
         change(&mut experiment);
         Trajectory::of(&compiled(&experiment))
     }
@@ -103,6 +109,16 @@ mod tests {
         };
         assert_eq!(constant(100).shared_steps(&constant(200)), 100, "both are evaluated after step 100");
         assert_eq!(constant(110).shared_steps(&constant(200)), 109, "only one is evaluated after step 110");
+    }
+
+    /// Both decay over the last 20 steps before step 100; the longer run continues from the peak.
+    #[test]
+    fn a_run_that_continues_after_a_decay_shares_it() {
+        let long = trajectory(400, 20, |experiment| {
+            experiment.schedule.cooldown.iter_mut().for_each(|cooldown| cooldown.at = vec![ScheduleLength::Steps(100)]);
+        });
+        assert_eq!(long.shared_steps(&trajectory(100, 20, |_| {})), 100);
+        assert_eq!(long.shared_steps(&trajectory(400, 20, |_| {})), 81);
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub use crate::model::pytorch_init::PytorchEmbedding;
 use crate::model::pytorch_init::embedding_schema;
 pub use crate::model::{Activation, ModelOptions, NormPlace, PositionKind};
 pub use crate::optimizer::Optimizer;
-pub use crate::schedule::{Schedule, ScheduleLength, ScheduleStart, Warmup};
+pub use crate::schedule::{Cooldown, Schedule, ScheduleLength, ScheduleStart, Warmup};
 use crate::serde_defaults::{defaults, is_true, yes};
 pub use data::{Data, HubModel, Layout, MAX_BPE_VOCABULARY, PaddingMask, Separator, Tokenizer, Validation};
 pub use eval::{Eval, EvalLoss, SampleBatch, Samples};

@@ -1,24 +1,31 @@
 //! The learning-rate schedule: the section of the file, and the rate of each step.
 
+mod cooldown;
 mod cosine;
 mod decay;
 mod fall;
+mod inverse_sqrt;
 mod lr;
+mod piecewise;
 mod step;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
+use crate::format::count;
 use crate::serde_defaults::is_default;
 
+pub use cooldown::Cooldown;
 pub use cosine::CosineDecay;
 pub use decay::{Decay, DecayLength, DecayTarget};
 pub use fall::{CosineRepeat, Fall};
+pub use inverse_sqrt::InverseSqrtDecay;
 pub use lr::LrSchedule;
+pub use piecewise::{PointShape, SchedulePoint};
 pub use step::{RowDecay, StepDecay};
 
 /// A warmup, then a decay.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Schedule {
     /// The step after which the warmup starts; steps before it have the peak learning rate. `fork`: the step at which `runner fork` starts.
@@ -33,7 +40,7 @@ pub struct Schedule {
     /// Default: from the warmup on.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(!skip_serializing_if)]
-    pub cooldown: Option<ScheduleLength>,
+    pub cooldown: Option<Cooldown>,
 }
 
 /// The length of a part of the schedule, greater than 0.
@@ -75,6 +82,20 @@ impl ScheduleLength {
     pub fn key(self) -> &'static str {
         self.into()
     }
+}
+
+/// The index and the mistake of the first of the steps `at` that is not `gap` steps after the one before it, or above `end`. The first must
+/// be at least `least`.
+pub fn misplaced_step(at: &[u64], mut least: u64, end: u64, gap: u64) -> Option<(usize, String)> {
+    at.iter().enumerate().find_map(|(index, step)| {
+        let bound = std::mem::replace(&mut least, step.saturating_add(gap));
+        let rule = match step {
+            _ if *step < bound => format!("at least step {}", count(bound)),
+            _ if *step > end => format!("at most step {}", count(end)),
+            _ => return None,
+        };
+        Some((index, format!("must be {rule}, got step {}", count(*step))))
+    })
 }
 
 impl Schedule {

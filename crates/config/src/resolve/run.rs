@@ -4,12 +4,12 @@ use crate::resolve::resolver::Resolver;
 use runner_spec::diagnostic::KeyMistake;
 use runner_spec::diagnostic::short;
 use runner_spec::experiment::{
-    ChoiceText, Eval, EvalLoss, HELLASWAG, HubChoice, Log, Mlflow, Precision, Samples, Schedule, ScheduleLength,
-    ScheduleStart, Task, Train, task_key,
+    ChoiceText, Cooldown, Eval, EvalLoss, HELLASWAG, HubChoice, Log, Mlflow, Precision, Samples, Schedule,
+    ScheduleLength, ScheduleStart, Task, Train, task_key,
 };
-use runner_spec::format::choice_name;
+use runner_spec::format::{choice_name, counted};
 use runner_spec::measure::is_task_name;
-use runner_spec::schedule::DecayLength;
+use runner_spec::schedule::{Decay, DecayLength};
 use runner_template::RecordTemplate;
 
 const DEFAULT_STEPS: u64 = 1000;
@@ -61,19 +61,41 @@ impl Resolver<'_> {
             );
         }
         self.key_mistakes(schedule.decay.mistakes());
-        if let Some(cooldown) = schedule.cooldown {
-            self.cooldown(cooldown, &schedule, steps, warmup);
+        let known_warmup = length.map_or(Some(0), |length| length.known_steps(steps));
+        if let (Decay::InverseSqrt(decay), Some(warmup)) = (&schedule.decay, known_warmup)
+            && let Some((message, help)) = decay.mistake(warmup)
+        {
+            let keys = ["schedule.decay.inverse_sqrt.steps", "schedule.decay.inverse_sqrt", "schedule.warmup"];
+            self.error(&keys, message, help);
+        }
+        if let (ScheduleStart::Step(start), Some(warmup)) = (schedule.start, known_warmup)
+            && let Err((key, message)) =
+                schedule
+                    .decay
+                    .clone()
+                    .placed(start.saturating_add(warmup), steps.unwrap_or(u64::MAX), |length| length.known_steps(steps))
+        {
+            let help = "give the points in their order, after the warmup and within the run; they count from the start of the run";
+            self.error(&[&key], format!("`{key}` {message}"), help);
+        }
+        if let Some(cooldown) = &schedule.cooldown {
+            self.cooldown(cooldown, &schedule, steps, known_warmup);
         }
         schedule
     }
 
-    /// Reports a cooldown without a decay that it can be the length of, and one that is longer than the run after its warmup.
-    fn cooldown(&mut self, cooldown: ScheduleLength, schedule: &Schedule, steps: Option<u64>, warmup: u64) {
+    /// Reports a cooldown without a length or without a decay that it can be the length of, one that is longer than the run after its warmup, and
+    /// decays that overlap.
+    fn cooldown(&mut self, cooldown: &Cooldown, schedule: &Schedule, steps: Option<u64>, warmup: Option<u64>) {
+        let Some(cooldown_length) = cooldown.length() else {
+            let message = "`schedule.cooldown` needs `steps`, `tokens` or `share`, the length of the decay";
+            return self.error(&["schedule.cooldown"], message, "write `cooldown: {share: 0.2}`");
+        };
         if schedule.decay.fall().is_none() {
             let name = schedule.decay.name();
             self.error(
                 &["schedule.cooldown", "schedule.decay"],
-                format!("`schedule.cooldown` is the length of a decay, but `decay: {name}` has no end"),
+                format!("`schedule.cooldown` is the length of a decay, which `decay: {name}` does not have"),
                 "write `decay: {linear: {final: 0}}`, or delete `cooldown`",
             );
             return;
@@ -85,8 +107,8 @@ impl Resolver<'_> {
                 "delete one of them",
             );
         }
-        let (Some(steps), Some(length)) = (steps, cooldown.known_steps(steps)) else { return };
-        let most = steps.saturating_sub(warmup);
+        let (Some(steps), Some(length)) = (steps, cooldown_length.known_steps(steps)) else { return };
+        let most = steps.saturating_sub(warmup.unwrap_or(0));
         if length > most {
             self.error(
                 &["schedule.cooldown", "schedule.warmup", "train.steps"],
@@ -95,6 +117,15 @@ impl Resolver<'_> {
                 ),
                 "make the cooldown or the warmup shorter, or the run longer",
             );
+        } else if let (ScheduleStart::Step(start), Some(warmup)) = (schedule.start, warmup)
+            && let Err((key, message)) = cooldown
+                .decay_starts(length, start.saturating_add(warmup), steps, |point| point.known_steps(Some(steps)))
+        {
+            let help = format!(
+                "decays of {} must not overlap; the first starts after the warmup, and the last ends with the run",
+                counted(length, "step")
+            );
+            self.error(&[&key], format!("`{key}` {message}"), help);
         }
     }
 

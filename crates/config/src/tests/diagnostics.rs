@@ -91,6 +91,14 @@ says! {
     a_tag: with("optimizer: !adamw {lr: 1e-3}\n");
     warmups_of_other_trainers: with("train: {warmup_ratio: 0.1}\nschedule: {warmup_steps: 10, warmup: {ratio: 0.1}, cooldown: {share: 0}}\nlr_warmup: 5\nwarmup_tokens: 1e6\ncooldown_frac: 0.2\n");
     two_lengths_of_a_warmup: with("schedule:\n  warmup:\n    steps: 10\n    share: 0.1\n");
+    inverse_square_roots_that_start_too_early: with("train: {steps: 100}\nschedule:\n  warmup: {share: 0.5}\n  decay: {inverse_sqrt: {steps: 40}}\n");
+    points_of_a_schedule_in_the_wrong_place: with("train: {steps: 100}\nschedule:\n  warmup: {steps: 10}\n  decay:\n    piecewise:\n      - {at: {share: 0.5}, factor: 1, shape: flat}\n      - {at: 0.6, factor: 2}\n");
+    points_of_a_schedule_out_of_order: with("train: {steps: 100}\nschedule:\n  warmup: {steps: 10}\n  decay:\n    piecewise:\n      - {at: {share: 0.5}, factor: 1}\n      - {at: {steps: 40}, factor: 0.5}\n");
+    a_point_of_a_schedule_after_the_run: with("train: {steps: 100}\nschedule: {decay: {piecewise: [{at: {steps: 101}, factor: 0}]}}\n");
+    decays_that_overlap: with("train: {steps: 100}\nschedule:\n  warmup: {steps: 10}\n  decay: {sqrt: {}}\n  cooldown:\n    share: 0.2\n    at: [{steps: 40}, {share: 0.55}]\n");
+    a_cooldown_without_a_length: with("schedule: {decay: {sqrt: {}}, cooldown: {at: [{steps: 40}]}}\n");
+    a_cooldown_of_points: with("schedule: {decay: {piecewise: [{at: {share: 1}, factor: 0}]}, cooldown: {steps: 10}}\n");
+    an_inverse_square_root_without_steps: with("schedule:\n  decay: {inverse_sqrt: {}}\n");
     a_cooldown_longer_than_the_rest_of_the_run: with("train: {steps: 100}\nschedule:\n  warmup: {share: 0.5}\n  decay: {linear: {}}\n  cooldown: {share: 0.6}\n");
     keys_of_other_sections_that_are_like_one_here: with("mode: ddp\nd_model: 64\nbatches: 3\ntrain: {step: 10}\n");
     dotted_keys: with("train.steps: 10\nmodel.n_layer: 4\noptimizer:\n  adamw.lr: 1e-3\nschedule: {warmup.stpes: 10}\neval.samples: {prompts: [a]}\n");

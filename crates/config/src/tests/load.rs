@@ -416,14 +416,15 @@ fn the_reference_names_every_key_and_preset_and_its_examples_load() {
 }
 
 /// Sections that `{}` does not stand for, and why.
-const NOT_EMPTY: [(&str, &str); 7] = [
+const NOT_EMPTY: [(&str, &str); 8] = [
     ("data.train", "is empty"),
     // Its default depends on the training source.
     ("data.validation", "is empty"),
     // The default is none.
     ("eval.test", "is empty"),
     ("model.init", "is empty"),
-    ("schedule.cooldown", "is empty"),
+    ("schedule.cooldown", "needs `steps`"),
+    ("schedule.decay.inverse_sqrt", "needs a warmup"),
     ("eval.hellaswag", "names no items"),
     // It does not fit the texts of this experiment.
     ("data.tokenizer.ids", "cannot turn text into tokens"),

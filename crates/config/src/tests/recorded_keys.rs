@@ -34,13 +34,13 @@ const FILES: [&str; 15] = [
      schedule: {warmup: {tokens: 8192}, decay: {linear: {}}, cooldown: {tokens: 8192}}\neval: {EVAL}\n\
      log: {mlflow: {uri: 'http://localhost:5000'}}",
     "model: {preset: llama-micro}\ndata: {DATA, tokenizer: {chars: {}}, layout: {columns: {}}}\ntrain: {epochs: 2}\n\
-     schedule: {warmup: {share: 0.1}}\neval: {EVAL}",
+     schedule: {warmup: {share: 0.1}, decay: {inverse_sqrt: {}}}\neval: {EVAL}",
     "model: {preset: gpt2-nano, init: {pytorch: {}}}\ndata: {DATA, tokenizer: {words: {special_tokens: ['<bos>', '<eos>', '<pad>']}}, \
      layout: {padded: {bos: '<bos>', eos: '<eos>', pad: '<pad>'}}}\ntrain: {tokens: 1000000}\neval: {EVAL, loss: {batches: 2}}",
     "model: {preset: gpt2-nano}\ndata: {DATA, tokenizer: {bpe: {vocab_size: 300}}}\noptimizer: {sgd: {lr: 0.1}}\n\
      train: {flops: 1e15}\neval: {EVAL}",
     "model: {preset: gpt2-nano}\ndata: {DATA, tokenizer: {gpt2: {vocab: v.json, merges: m.txt}}}\n\
-     schedule: {decay: {cosine: {}}, cooldown: {steps: 20}}\ntrain: {tokens_per_parameter: 20}\neval: {EVAL, hellaswag: {file: h.jsonl}}",
+     schedule: {decay: {cosine: {}}, cooldown: {steps: 20, at: [{share: 0.5}, {tokens: 1000000}]}}\ntrain: {tokens_per_parameter: 20}\neval: {EVAL, hellaswag: {file: h.jsonl}}",
     "model: {preset: gpt2-nano}\ndata: {DATA, tokenizer: {file: t.json}}\nschedule: {decay: {sqrt: {}}, cooldown: {share: 0.2}}\neval: {EVAL, samples: {prompts: [a]}, tasks: {quiz: {file: q.jsonl, context: '{{ q }}', choices: [c], answer: a, labels: [A, B]}}}",
     "model: {preset: gpt2-nano}\ndata: {DATA, tokenizer: {hub: gpt2}}\nschedule: {decay: {step: {every: 10, gamma: 0.5}}}\n\
      optimizer: {lion: {}}\neval: {EVAL, hellaswag: {hub: a/h}}",
@@ -51,7 +51,7 @@ const FILES: [&str; 15] = [
     "model: {preset: gpt2-mini}\ndata: {TRAIN, validation: {fraction: 0.1}}\nparallel: {mode: pipeline, pipeline: {stages: 2}}\n\
      eval: {EVAL, hellaswag: {builtin: stories}}",
     "model: {preset: gpt2-nano}\ndata: {DATA, position: {step: 2, epoch: 0, row: 3, rows: 3, tokens: 24}}\n\
-     schedule: {start: 2}\neval: {EVAL}",
+     schedule: {start: 2, decay: {piecewise: [{at: {share: 0.5}, factor: 0.5}, {at: {steps: 900}, factor: 0, shape: cosine}]}}\neval: {EVAL}",
     "model: {preset: gpt2-nano, vocab_size: 1000}\ndata: {DATA, tokenizer: {ids: {}}}\neval: {EVAL}",
     "model: {preset: gpt2-nano}\ndata: {DATA}\neval: {EVAL}",
     "model: {preset: gpt2-nano}\ndata: {DATA}\neval: {EVAL}",

@@ -8,7 +8,7 @@ use runner_spec::data::{DataFacts, DataPart, TextOverlap};
 use runner_spec::experiment as e;
 use runner_spec::model::{Biases, LayerOptions, Mask, NormGain, QkNorm};
 use runner_spec::optimizer::{AdamW, Decays, Sgd};
-use runner_spec::schedule::{Decay, StepDecay};
+use runner_spec::schedule::{Decay, InverseSqrtDecay, PointShape, SchedulePoint, StepDecay};
 
 #[test]
 fn changes_that_affect_no_number_keep_the_hash() {
@@ -65,7 +65,7 @@ fn the_hash_is_stable() {
 #[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn changes_that_affect_a_number_change_the_hash() {
     let mut seen = vec![("reference", compiled(&experiment()).hash)];
-    let changes: [Change<e::Experiment>; 66] = [
+    let changes: [Change<e::Experiment>; 67] = [
         ("seed", |x| x.seed = 1.into()),
         ("seed.data", |x| x.seed.data = 1),
         ("seed.init", |x| x.seed.init = 1),
@@ -125,8 +125,14 @@ fn changes_that_affect_a_number_change_the_hash() {
         ("betas", |x| x.optimizer = e::Optimizer::Adamw(AdamW { lr: 1e-3, ..AdamW::default() })),
         ("sgd", |x| x.optimizer = e::Optimizer::Sgd(Sgd { lr: 1e-3, momentum: 0.0 })),
         ("warmup", |x| x.schedule.warmup.from = Some(0.1)),
-        ("cooldown", |x| x.schedule.cooldown = Some(e::ScheduleLength::Steps(50))),
+        ("cooldown", |x| x.schedule.cooldown = Some(e::ScheduleLength::Steps(50).into())),
+        ("decays before the end", |x| {
+            x.schedule.cooldown =
+                Some(e::Cooldown { at: vec![e::ScheduleLength::Share(0.5)], ..e::ScheduleLength::Steps(20).into() });
+        }),
         ("decay", |x| x.schedule.decay = Decay::Constant {}),
+        ("piecewise", |x| x.schedule.decay = Decay::Piecewise(vec![halved()])),
+        ("inverse_sqrt", |x| x.schedule.decay = Decay::InverseSqrt(InverseSqrtDecay::default())),
         ("precision", |x| x.precision = e::Precision::Bf16),
         // It changes none, but gives a separate plan.
         ("recompute", |x| x.train.recompute = e::Recompute::Block),
@@ -184,4 +190,9 @@ fn shared_text_is_a_warning_and_changes_no_hash() {
     let warning = "validation data: 40 of 100 windows of 32 tokens also occur in the training data (40.0%), so a loss on it also measures \
                    memorization; hold out different text";
     assert_eq!(shared.warnings, [warning]);
+}
+
+/// Half the peak at half of the run.
+fn halved() -> SchedulePoint {
+    SchedulePoint { at: e::ScheduleLength::Share(0.5), factor: 0.5, shape: PointShape::Linear }
 }

@@ -124,7 +124,12 @@ fn schedule_line(s: &LrSchedule) -> String {
     if s.hold_steps > 0 {
         phases.push(format!("constant to step {}", count(s.decay_start())));
     }
-    phases.push(s.decay.describe(s.peak, s.decay_start()));
+    if let Some((_, earlier)) = s.later_decays.split_last() {
+        let starts: Vec<String> = [s.decay_start()].iter().chain(earlier).map(|start| count(*start)).collect();
+        let steps = if earlier.is_empty() { "decay from step" } else { "decays from steps" };
+        phases.push(format!("{steps} {}, then the peak again", starts.join(" and ")));
+    }
+    phases.push(s.decay.describe(s.peak, s.later_decays.last().copied().unwrap_or_else(|| s.decay_start())));
     phases.join("; ")
 }
 
@@ -205,7 +210,9 @@ pub(super) fn program_lines(program: &Program, full: bool, page: &mut Page) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use runner_spec::schedule::{CosineDecay, Decay, DecayTarget, StepDecay};
+    use runner_spec::schedule::{
+        CosineDecay, Decay, DecayTarget, InverseSqrtDecay, PointShape, ScheduleLength, SchedulePoint, StepDecay,
+    };
 
     #[test]
     fn schedules_in_a_line() {
@@ -216,6 +223,7 @@ mod tests {
             warmup_steps,
             warmup_from,
             hold_steps: 0,
+            later_decays: Vec::new(),
             decay,
         };
         let line = |warmup_steps, warmup_from, decay| schedule_line(&schedule(warmup_steps, warmup_from, decay));
@@ -226,9 +234,27 @@ mod tests {
         insta::assert_snapshot!(schedule_line(&stable), @"peak 6e-4; warmup lr·(step+1)/10; constant to step 80; linear to 0 at step 100, constant after");
         let cooldown = LrSchedule { start: 1_300, ..schedule(0, None, linear(100)) };
         insta::assert_snapshot!(schedule_line(&cooldown), @"peak 6e-4; constant to step 1,300; linear to 0 at step 1,400, constant after");
+        let repeated =
+            |later_decays| schedule_line(&LrSchedule { hold_steps: 80, later_decays, ..schedule(0, None, linear(20)) });
+        insta::assert_snapshot!(repeated(vec![180]), @"peak 6e-4; constant to step 80; decay from step 80, then the peak again; linear to 0 at step 200, constant after");
+        insta::assert_snapshot!(repeated(vec![180, 1_280]), @"peak 6e-4; constant to step 80; decays from steps 80 and 180, then the peak again; linear to 0 at step 1,300, constant after");
         let sqrt = Decay::Sqrt(DecayTarget { share: 0.0, steps: Some(20) });
         let stable = LrSchedule { hold_steps: 80, ..schedule(0, None, sqrt) };
         insta::assert_snapshot!(schedule_line(&stable), @"peak 6e-4; constant to step 80; sqrt to 0 at step 100, constant after");
+        let inverse = |start, hold_steps| {
+            let decay = Decay::InverseSqrt(InverseSqrtDecay { steps: Some(40) });
+            schedule_line(&LrSchedule { start, hold_steps, ..schedule(10, None, decay) })
+        };
+        insta::assert_snapshot!(inverse(0, 30), @"peak 6e-4; warmup lr·(step+1)/10; constant to step 40; inverse_sqrt lr·√(40/step)");
+        insta::assert_snapshot!(inverse(300, 30), @"peak 6e-4; constant to step 300; warmup from 0 to the peak at step 310; constant to step 340; inverse_sqrt lr·√(40/(step-300))");
+        let point = |at, factor, shape| SchedulePoint { at: ScheduleLength::Steps(at), factor, shape };
+        let points = vec![
+            point(40, 1.0, PointShape::Linear),
+            point(60, 0.5, PointShape::Cosine),
+            point(70, 0.2, PointShape::Hold),
+            point(90, 0.0, PointShape::Sqrt),
+        ];
+        insta::assert_snapshot!(line(10, None, Decay::Piecewise(points)), @"peak 6e-4; warmup lr·(step+1)/10; constant to step 50; cosine to 3e-4 at step 70; constant to step 80, then 1.2e-4; sqrt to 0 at step 100, constant after");
         let warmed_up = LrSchedule { start: 300, ..schedule(20, None, Decay::Constant {}) };
         insta::assert_snapshot!(schedule_line(&warmed_up), @"peak 6e-4; constant to step 300; warmup from 0 to the peak at step 320; constant");
     }

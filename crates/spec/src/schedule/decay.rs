@@ -5,12 +5,15 @@ use serde::{Deserialize, Serialize};
 
 use super::cosine::CosineDecay;
 use super::fall::{CosineRepeat, Fall};
+use super::inverse_sqrt::InverseSqrtDecay;
+use super::piecewise::{self, SchedulePoint};
 use super::step::{RowDecay, StepDecay};
+use super::{ScheduleLength, misplaced_step};
 use crate::diagnostic::KeyMistake;
 
 /// The shape of the decay.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase", deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 #[schemars(extend("x-has-default" = true))]
 pub enum Decay {
     /// Half a cosine. By default constant afterwards.
@@ -19,12 +22,17 @@ pub enum Decay {
     Linear(DecayTarget),
     /// 1 minus the square root of the part of the decay that is over, then constant (Hägele et al. 2024).
     Sqrt(DecayTarget),
+    /// √(steps / step) of the peak learning rate, without an end (Vaswani et al. 2017). Steps count from the start of the warmup.
+    InverseSqrt(InverseSqrtDecay),
     /// Multiplied by `gamma` every `every` steps, or every `epochs` epochs.
     Step(StepDecay),
+    /// The learning rate at points of the run, in their order, and the curves between them. It is constant after the last point.
+    Piecewise(#[schemars(length(min = 1, max = 10_000))] Vec<SchedulePoint>),
     /// The peak learning rate to the end.
     Constant {},
     /// In plans only, where every length is known: `step` with `epochs`.
-    #[serde(skip)]
+    #[serde(skip_deserializing)]
+    #[schemars(skip)]
     Rows(RowDecay),
 }
 
@@ -78,8 +86,13 @@ impl Decay {
             Self::Cosine(cosine) => Some(cosine.fall()),
             Self::Linear(target) => Some(target.fall("linear", |progress| 1.0 - progress)),
             Self::Sqrt(target) => Some(target.fall("sqrt", |progress| 1.0 - progress.sqrt())),
-            Self::Step(_) | Self::Rows(_) | Self::Constant {} => None,
+            Self::InverseSqrt(_) | Self::Step(_) | Self::Rows(_) | Self::Piecewise(_) | Self::Constant {} => None,
         }
+    }
+
+    /// The steps until the decay ends, if it has an end.
+    pub fn steps(&self) -> Option<u64> {
+        self.fall()?.settings.steps
     }
 
     fn steps_mut(&mut self) -> Option<&mut Option<u64>> {
@@ -87,14 +100,16 @@ impl Decay {
             Self::Cosine(CosineDecay { steps, .. })
             | Self::Linear(DecayTarget { steps, .. })
             | Self::Sqrt(DecayTarget { steps, .. }) => Some(steps),
-            Self::Step(_) | Self::Rows(_) | Self::Constant {} => None,
+            Self::InverseSqrt(_) | Self::Step(_) | Self::Rows(_) | Self::Piecewise(_) | Self::Constant {} => None,
         }
     }
 
     /// The key under `schedule.decay`.
     pub fn name(&self) -> &'static str {
         match self {
+            Self::InverseSqrt(_) => "inverse_sqrt",
             Self::Step(_) | Self::Rows(_) => "step",
+            Self::Piecewise(_) => "piecewise",
             _ => self.fall().map_or("constant", |fall| fall.name),
         }
     }
@@ -102,22 +117,29 @@ impl Decay {
     /// The learning rate of step `since`. A decay without a length never ends.
     pub fn rate(&self, peak: f64, since: u64) -> f64 {
         match self {
+            Self::InverseSqrt(decay) => decay.rate(peak, since),
             Self::Step(drops) => drops.rate(peak, since),
             Self::Rows(drops) => drops.rate(peak, since),
+            Self::Piecewise(points) => piecewise::rate(points, peak, since),
             _ => self.fall().map_or(peak, |fall| fall.rate(peak, since)),
         }
     }
 
     /// True if the rate rises again.
     pub fn repeats(&self) -> bool {
-        self.fall().is_some_and(|fall| fall.settings.repeat != CosineRepeat::Never)
+        match self {
+            Self::Piecewise(points) => piecewise::rises(points),
+            _ => self.fall().is_some_and(|fall| fall.settings.repeat != CosineRepeat::Never),
+        }
     }
 
     /// The decay of a plan in words; it starts at step `start` of the run.
     pub fn describe(&self, peak: f64, start: u64) -> String {
         match self {
+            Self::InverseSqrt(decay) => decay.describe(start),
             Self::Step(drops) => drops.describe(),
             Self::Rows(drops) => drops.describe(),
+            Self::Piecewise(points) => piecewise::describe(points, peak, start),
             _ => self.fall().map_or_else(|| "constant".to_owned(), |fall| fall.describe(peak, start)),
         }
     }
@@ -132,10 +154,18 @@ impl Decay {
         Some(DecayLength { key: format!("schedule.decay.{}.{key}", self.name()), steps, advice })
     }
 
-    /// The decay with its open lengths filled in: `rest` steps of the run follow its start, an epoch has `epoch_rows` rows, and a step
-    /// `sequences`.
+    /// Steps at the peak between a warmup of `warmup_steps` steps and the decay.
+    pub fn hold_steps(&self, warmup_steps: u64) -> u64 {
+        match self {
+            Self::InverseSqrt(decay) => decay.steps.unwrap_or(0).saturating_sub(warmup_steps),
+            _ => 0,
+        }
+    }
+
+    /// The decay with its open lengths filled in: `rest` steps of the run follow its start, the warmup has `warmup_steps` steps, an epoch
+    /// `epoch_rows` rows, and a step `sequences`.
     #[must_use]
-    pub fn planned(mut self, rest: u64, epoch_rows: u64, sequences: u64) -> Self {
+    pub fn planned(mut self, rest: u64, warmup_steps: u64, epoch_rows: u64, sequences: u64) -> Self {
         if let Some(steps) = self.steps_mut() {
             steps.get_or_insert(rest);
         }
@@ -146,8 +176,35 @@ impl Decay {
                 Self::Rows(RowDecay { rows, sequences, gamma })
             }
             Self::Step(drops) => Self::Step(StepDecay { epochs: None, ..drops }),
+            Self::InverseSqrt(decay) => {
+                Self::InverseSqrt(InverseSqrtDecay { steps: Some(decay.steps.unwrap_or(warmup_steps)) })
+            }
             decay => decay,
         }
+    }
+
+    /// The decay with the points of a piecewise one as steps from step `start`, where the decay starts. If the `steps` of a point are unknown, all
+    /// stay as they are.
+    ///
+    /// # Errors
+    /// The key and the message of the first point that is not after the one before it, or not between `start` and `end`, the end of the run.
+    pub fn placed(
+        mut self,
+        start: u64,
+        end: u64,
+        steps: impl Fn(ScheduleLength) -> Option<u64>,
+    ) -> Result<Self, (String, String)> {
+        let Self::Piecewise(points) = &mut self else { return Ok(self) };
+        let Some(at) = points.iter().map(|point| steps(point.at)).collect::<Option<Vec<u64>>>() else {
+            return Ok(self);
+        };
+        if let Some((index, message)) = misplaced_step(&at, start, end, 1) {
+            return Err((format!("schedule.decay.piecewise.{index}.at"), message));
+        }
+        for (point, at) in points.iter_mut().zip(at) {
+            point.at = ScheduleLength::Steps(at - start);
+        }
+        Ok(self)
     }
 
     /// Mistakes that the schema does not find.
@@ -172,7 +229,6 @@ pub(super) mod in_plan {
     pub(in super::super) fn serialize<S: Serializer>(decay: &Decay, serializer: S) -> Result<S::Ok, S::Error> {
         let value = match decay {
             Decay::Constant {} => json!("constant"),
-            Decay::Rows(rows) => json!({ "rows": rows }),
             other => renamed(json_value(other), ["final", "last"]),
         };
         value.serialize(serializer)
@@ -209,8 +265,15 @@ mod tests {
     /// Stored plans and their hashes contain these texts.
     #[test]
     fn decays_keep_their_form_in_plans() {
-        let schedule =
-            |decay| LrSchedule { peak: 1.0, start: 0, warmup_steps: 0, warmup_from: None, hold_steps: 0, decay };
+        let schedule = |decay| LrSchedule {
+            peak: 1.0,
+            start: 0,
+            warmup_steps: 0,
+            warmup_from: None,
+            hold_steps: 0,
+            later_decays: Vec::new(),
+            decay,
+        };
         let step = |every, epochs| Decay::Step(StepDecay { every, epochs, gamma: 0.5 });
         let restarts = CosineDecay { repeat: CosineRepeat::Restart, period_factor: 2, ..CosineDecay::default() };
         for (decay, stored) in [
@@ -220,9 +283,10 @@ mod tests {
             (Decay::Sqrt(DecayTarget { share: 0.0, steps: None }), r#"{"sqrt":{"last":0.0,"steps":9}}"#),
             (step(Some(5), None), r#"{"step":{"every":5,"gamma":0.5}}"#),
             (step(None, Some(1.5)), r#"{"rows":{"gamma":0.5,"rows":21,"sequences":8}}"#),
+            (Decay::InverseSqrt(InverseSqrtDecay::default()), r#"{"inverse_sqrt":{"steps":3}}"#),
             (Decay::Constant {}, r#""constant""#),
         ] {
-            let planned = schedule(decay.planned(9, 14, 8));
+            let planned = schedule(decay.planned(9, 3, 14, 8));
             let value = crate::format::json_value(&planned);
             assert_eq!(value["decay"].to_string(), stored);
             assert_eq!(serde_json::from_value::<LrSchedule>(value).unwrap(), planned);

@@ -8,7 +8,7 @@ use super::decay::{Decay, in_plan};
 use crate::serde_defaults::is_default;
 
 /// The learning rate over the steps.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LrSchedule {
     pub peak: f64,
     /// The step, from 0, with which the warmup begins. Steps before it have the peak rate.
@@ -19,6 +19,9 @@ pub struct LrSchedule {
     /// Steps at the peak between warmup and decay.
     #[serde(default, skip_serializing_if = "is_default")]
     pub hold_steps: u64,
+    /// The steps, from 0, at which the decay starts again. Between a decay and the next one the rate is the peak.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub later_decays: Vec<u64>,
     /// With all lengths filled in.
     #[serde(with = "in_plan")]
     pub decay: Decay,
@@ -29,23 +32,28 @@ impl LrSchedule {
     ///
     /// Warmup covers steps `start` … `start` + `warmup_steps` - 1. Without `warmup_from` it is peak·(n+1)/`warmup_steps` for its n-th step
     /// from 0, so the peak is reached by its last step; with it, linear from `warmup_from`·peak at `start` to the peak at `start` +
-    /// `warmup_steps`. Then come `hold_steps` steps at the peak, and the decay. Once that is over the rate stays at its final
-    /// value, apart from a cosine that repeats.
+    /// `warmup_steps`. Then come `hold_steps` steps at the peak, and the decay, which starts again from the peak at each of
+    /// `later_decays`. Once the last decay is over the rate stays at its final value, apart from a cosine that repeats.
     pub fn rate(&self, step: u64) -> f64 {
         let peak = self.peak;
-        let Some(step) = step.checked_sub(self.start) else { return peak };
-        if step < self.warmup_steps {
+        let Some(warmed) = step.checked_sub(self.start) else { return peak };
+        if warmed < self.warmup_steps {
             let warmup = self.warmup_steps as f64;
             return match self.warmup_from {
-                None => peak * (step + 1) as f64 / warmup,
-                Some(from) => peak * (from + (1.0 - from) * step as f64 / warmup),
+                None => peak * (warmed + 1) as f64 / warmup,
+                Some(from) => peak * (from + (1.0 - from) * warmed as f64 / warmup),
             };
         }
-        let Some(since) = (step - self.warmup_steps).checked_sub(self.hold_steps) else { return peak };
+        let Some(since) = (warmed - self.warmup_steps).checked_sub(self.hold_steps) else { return peak };
+        let later = self.later_decays.partition_point(|start| *start <= step);
+        let since = later.checked_sub(1).map_or(since, |index| step - self.later_decays[index]);
+        if later < self.later_decays.len() && self.decay.steps().is_some_and(|steps| since >= steps) {
+            return peak;
+        }
         self.decay.rate(peak, since)
     }
 
-    /// The first step of the decay, from 0.
+    /// The first step of the first decay, from 0.
     pub fn decay_start(&self) -> u64 {
         self.start.saturating_add(self.warmup_steps).saturating_add(self.hold_steps)
     }
@@ -81,10 +89,13 @@ impl LrSchedule {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::{CosineDecay, CosineRepeat, DecayTarget, RowDecay, StepDecay};
+    use crate::schedule::{
+        CosineDecay, CosineRepeat, DecayTarget, InverseSqrtDecay, PointShape, RowDecay, ScheduleLength, SchedulePoint,
+        StepDecay,
+    };
 
     fn schedule(warmup_steps: u64, warmup_from: Option<f64>, decay: Decay) -> LrSchedule {
-        LrSchedule { peak: 6e-4, start: 0, warmup_steps, warmup_from, hold_steps: 0, decay }
+        LrSchedule { peak: 6e-4, start: 0, warmup_steps, warmup_from, hold_steps: 0, later_decays: Vec::new(), decay }
     }
 
     fn cosine(last: f64, steps: u64) -> Decay {
@@ -107,6 +118,26 @@ mod tests {
             assert!((held.rate(step as u64) - rate).abs() < 1e-12, "step {step}: {}", held.rate(step as u64));
         }
         assert_eq!((held.decay_start(), held.zero_rate_steps(13).first()), (7, Some(&(11..13))));
+    }
+
+    /// WSD-S: decays over the last 4 steps before steps 10, 20 and 30, each followed by the peak.
+    #[test]
+    fn decays_continue_from_the_peak() {
+        let once = LrSchedule { hold_steps: 4, ..schedule(2, None, linear(4)) };
+        let again = LrSchedule { later_decays: vec![16, 26], ..once.clone() };
+        for step in 0..10 {
+            assert_eq!(again.rate(step), once.rate(step), "{step}");
+        }
+        let later: Vec<f64> = (10..20).map(|step| again.rate(step) / 6e-4).collect();
+        let expected = [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25];
+        assert!(later.iter().zip(expected).all(|(got, want)| (got - want).abs() < 1e-12), "{later:?}");
+        for step in 20..30 {
+            assert_eq!(again.rate(step), again.rate(step - 10), "{step}");
+        }
+        assert_eq!(
+            (again.rate(30), again.rate(99), again.decay_start(), again.zero_rate_steps(30)),
+            (0.0, 0.0, 6, vec![])
+        );
     }
 
     #[test]
@@ -192,6 +223,65 @@ mod tests {
         close(schedule(0, None, sqrt(0.2)).rate(4), 6e-4 * (0.2 + 0.8 * 0.5));
     }
 
+    /// fairseq's inverse_sqrt: a warmup from `warmup_init_lr`, then the peak times √(warmup / update) (Vaswani et al. 2017).
+    #[test]
+    fn an_inverse_square_root_falls_as_published() {
+        let inverse_sqrt = |steps, hold_steps| LrSchedule {
+            hold_steps,
+            ..schedule(4, Some(0.25), Decay::InverseSqrt(InverseSqrtDecay { steps: Some(steps) }))
+        };
+        let fairseq = |update: u64| match update {
+            0..4 => 1.5e-4 + update as f64 * (6e-4 - 1.5e-4) / 4.0,
+            _ => 6e-4 * 4.0_f64.sqrt() * (update as f64).powf(-0.5),
+        };
+        for step in 0..100 {
+            close(inverse_sqrt(4, 0).rate(step), fairseq(step));
+        }
+        // T5 holds the peak for its first steps.
+        for step in 4..100 {
+            close(inverse_sqrt(16, 12).rate(step), 6e-4 * (16.0 / step.max(16) as f64).sqrt());
+        }
+        assert_eq!([16, 64, 256].map(|step| inverse_sqrt(16, 12).rate(step)), [6e-4, 3e-4, 1.5e-4]);
+        assert_eq!(inverse_sqrt(4, 0).zero_rate_steps(u64::MAX), []);
+    }
+
+    #[test]
+    fn a_piecewise_schedule_follows_its_points() {
+        let point = |at, factor, shape| SchedulePoint { at: ScheduleLength::Steps(at), factor, shape };
+        let falling = vec![
+            point(4, 1.0, PointShape::Linear),
+            point(8, 0.5, PointShape::Linear),
+            point(12, 0.25, PointShape::Hold),
+            point(28, 0.0, PointShape::Sqrt),
+        ];
+        let s = schedule(2, None, Decay::Piecewise(falling));
+        let factors =
+            [(0, 0.5), (2, 1.0), (5, 1.0), (6, 1.0), (8, 0.75), (10, 0.5), (13, 0.5), (14, 0.25), (18, 0.125)];
+        for (step, factor) in factors.into_iter().chain([(23, 0.0625), (30, 0.0), (u64::MAX, 0.0)]) {
+            close(s.rate(step), factor * 6e-4);
+        }
+        assert_eq!(s.zero_rate_steps(40).first(), Some(&(30..40)));
+        // Two points are a decay with an end; the shapes are those of decays.
+        let two = |shape| schedule(2, None, Decay::Piecewise(vec![point(10, 0.1, shape)]));
+        let sqrt = Decay::Sqrt(DecayTarget { share: 0.1, steps: Some(10) });
+        for (shape, decay) in [(PointShape::Cosine, cosine(0.1, 10)), (PointShape::Sqrt, sqrt)] {
+            for step in 0..20 {
+                close(two(shape).rate(step), schedule(2, None, decay.clone()).rate(step));
+            }
+        }
+        // A point may raise the rate, and one at the end of the warmup sets it.
+        let rising = vec![
+            point(0, 0.5, PointShape::Linear),
+            point(4, 0.0, PointShape::Linear),
+            point(8, 1.0, PointShape::Linear),
+        ];
+        let s = schedule(2, None, Decay::Piecewise(rising));
+        for (step, factor) in [(1, 1.0), (2, 0.5), (4, 0.25), (6, 0.0), (8, 0.5), (10, 1.0), (99, 1.0)] {
+            close(s.rate(step), factor * 6e-4);
+        }
+        assert_eq!(s.zero_rate_steps(40), []);
+    }
+
     #[test]
     fn step_decay_counts_from_the_end_of_the_warmup() {
         let s = schedule(3, None, drops(5, 0.5));
@@ -245,7 +335,7 @@ mod tests {
         assert_eq!(zero(schedule(0, None, Decay::Constant {}), u64::MAX), []);
         // 6e-4 times a tenth n times: below the smallest number of f64, 4.9e-324, from n = 321 on.
         let tenths = schedule(0, None, drops(2, 0.1));
-        let found = zero(tenths, 1000);
+        let found = zero(tenths.clone(), 1000);
         let first = found[0].0;
         assert_eq!((found.len(), found[0].1, tenths.rate(first), tenths.rate(first - 1) > 0.0), (1, 1000, 0.0, true));
         assert!((638..=644).contains(&first), "{first}");

@@ -57,7 +57,7 @@ mod tests {
         experiment.seed.data = seed;
         experiment.train.steps = Some(steps);
         experiment.schedule.decay = Decay::Linear(DecayTarget { share: 0.0, steps: None });
-        experiment.schedule.cooldown = Some(ScheduleLength::Steps(decay));
+        experiment.schedule.cooldown = Some(ScheduleLength::Steps(decay).into());
         Trajectory::of(&compiled(&experiment))
     }
 

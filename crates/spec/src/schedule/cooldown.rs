@@ -1,0 +1,73 @@
+//! The length of the decay, and the points at which it ends.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{ScheduleLength, misplaced_step};
+
+/// The length of the decay, one of `steps`, `tokens` and `share`, and the points at which it ends.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(extend("x-exclusive" = ["steps", "tokens", "share"]))]
+pub struct Cooldown {
+    /// Optimizer steps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(!skip_serializing_if, range(min = 1, max = 1_000_000_000_000u64))]
+    pub steps: Option<u64>,
+    /// Tokens, counted as in `train.tokens`. They are rounded to the nearest number of whole steps, at least 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(!skip_serializing_if, range(min = 1, max = 1_000_000_000_000_000_000u64))]
+    pub tokens: Option<u64>,
+    /// The fraction of the run's steps, rounded to the nearest whole number, at least 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(!skip_serializing_if, range(max = 1), extend("exclusiveMinimum" = 0))]
+    pub share: Option<f64>,
+    /// Points before the end of the run at which a decay of the same length ends, counted from the start of the run. After each, training
+    /// continues at the peak learning rate (WSD-S, Wen et al. 2024).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(!skip_serializing_if, length(max = 10_000))]
+    pub at: Vec<ScheduleLength>,
+}
+
+impl From<ScheduleLength> for Cooldown {
+    fn from(length: ScheduleLength) -> Self {
+        match length {
+            ScheduleLength::Steps(steps) => Self { steps: Some(steps), ..Self::default() },
+            ScheduleLength::Tokens(tokens) => Self { tokens: Some(tokens), ..Self::default() },
+            ScheduleLength::Share(share) => Self { share: Some(share), ..Self::default() },
+        }
+    }
+}
+
+impl Cooldown {
+    /// Its length; `None` if only points are given, which is a mistake.
+    #[must_use]
+    pub fn length(&self) -> Option<ScheduleLength> {
+        let tokens = || self.tokens.map(ScheduleLength::Tokens);
+        self.steps.map(ScheduleLength::Steps).or_else(tokens).or_else(|| self.share.map(ScheduleLength::Share))
+    }
+
+    /// The steps at which decays of `length` steps start, in a run of `end` steps whose warmup ends at step `start`. Empty if the `steps` of a
+    /// point are unknown.
+    ///
+    /// # Errors
+    /// The key and the message of the first point whose decay does not fit between the warmup, the other decays and the end of the run.
+    pub fn decay_starts(
+        &self,
+        length: u64,
+        start: u64,
+        end: u64,
+        steps: impl Fn(ScheduleLength) -> Option<u64>,
+    ) -> Result<Vec<u64>, (String, String)> {
+        let last = end.saturating_sub(length);
+        let Some(mut at) = self.at.iter().map(|point| steps(*point)).collect::<Option<Vec<u64>>>() else {
+            return Ok(Vec::new());
+        };
+        // A decay always ends with the run, whether or not the points say so.
+        at.pop_if(|point| *point == end);
+        if let Some((index, message)) = misplaced_step(&at, start.saturating_add(length), last, length) {
+            return Err((format!("schedule.cooldown.at.{index}"), message));
+        }
+        Ok(at.into_iter().map(|point| point - length).chain([last]).collect())
+    }
+}
