@@ -268,7 +268,13 @@ fn documents_do_not_see_each_other() {
         [(Precision::F32, 64), (Precision::Tf32, 64), (Precision::Bf16, 64), (Precision::Bf16, 80)]
     {
         let Some(device) = device(precision) else { return };
-        let s = AttentionShape { batch: 1, seq: 257, heads: Heads { queries: 2, kv: 1, width }, mask: Mask::Causal };
+        let s = AttentionShape {
+            batch: 1,
+            seq: 257,
+            heads: Heads { queries: 2, kv: 1, width },
+            mask: Mask::Causal,
+            scale: 1.0 / (width as f64).sqrt(),
+        };
         let documents = documents(s, &device);
         let masks = AttentionMasks { documents: Some(&documents), ..AttentionMasks::default() };
         let is_changed = |row: usize| documents.host[row] == 36;

@@ -5,7 +5,7 @@ use runner_spec::cluster::ClusterFacts;
 use runner_spec::cluster::{Device, DeviceFacts};
 use runner_spec::plan::RankPlan;
 
-use crate::common::layouts::{ENCODER, LAYOUTS, MODELS, ObservedRun, layout_case_on, run};
+use crate::common::layouts::{ENCODER, LAYOUTS, MODELS, ObservedRun, RECENT, layout_case_on, run};
 use crate::device::gpus;
 
 const STEPS: usize = 10;
@@ -85,6 +85,14 @@ fn one_gpu_agrees_with_the_cpu() {
     }
 }
 
+#[test]
+fn one_gpu_agrees_with_the_cpu_about_recent_parts() {
+    let Some(_) = gpus(1) else { return };
+    for (name, model) in RECENT {
+        agree(name, model, &[0], &["fp32", "bf16"]);
+    }
+}
+
 /// By place in `LAYOUTS`: dp and ddp of two, 1f1b of two stages, zero bubble of two, and 1f1b of two stages and replicas.
 #[cfg(feature = "nccl")]
 #[test]
@@ -94,4 +102,13 @@ fn several_gpus_agree_with_the_cpu() {
     let ((gpt2, gpt2_model), (llama, llama_model)) = (MODELS[1], MODELS[3]);
     agree(gpt2, gpt2_model, four, &["fp32"]);
     agree(llama, llama_model, &[2, 10], &["bf16"]);
+}
+
+#[cfg(feature = "nccl")]
+#[test]
+fn several_gpus_agree_with_the_cpu_about_recent_parts() {
+    let Some(_) = gpus(2) else { return };
+    for (name, model) in RECENT {
+        agree(name, model, &[2, 10], &["fp32", "bf16"]);
+    }
 }

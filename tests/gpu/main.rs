@@ -12,6 +12,7 @@ mod common;
 mod device;
 mod kernels;
 mod layouts;
+mod models;
 mod runs;
 #[path = "../common/sandbox.rs"]
 mod sandbox;
