@@ -9,7 +9,7 @@ use crate::schema::schema_ref;
 use crate::{LoadOptions, Loaded, from_str, to_yaml};
 
 /// Each kind of source, `NAME` standing for what train, validation and test must not share.
-const SOURCES: [&str; 15] = [
+const SOURCES: [&str; 16] = [
     "{text: {files: [NAME.txt]}}",
     "{parquet: {files: [NAME.parquet]}}",
     "{parquet: {files: [NAME.parquet], template: '{{ text }}'}}",
@@ -24,12 +24,13 @@ const SOURCES: [&str; 15] = [
     "{builtin: {corpus: stories}}",
     "{tokens: {files: [NAME.bin]}}",
     "{csv: {files: [NAME.csv]}}",
+    "{text: {files: [NAME.txt]}}",
     "{csv: {files: [NAME.tsv], template: '{{ text }}', separator: tab}}",
 ];
 
 /// Files that use every alternative except the kinds of sources, which come from `SOURCES`. A new alternative, such as an optimizer, is
 /// added to one of them.
-const FILES: [&str; 15] = [
+const FILES: [&str; 16] = [
     "model: {preset: gpt2-micro}\ndata: {DATA, tokenizer: {bytes: {}}, layout: {packed: {}}}\nbatch: {tokens: 8192}\n\
      schedule: {warmup: {tokens: 8192}, decay: {linear: {}}, cooldown: {tokens: 8192}}\neval: {EVAL}\n\
      log: {mlflow: {uri: 'http://localhost:5000'}}",
@@ -53,8 +54,9 @@ const FILES: [&str; 15] = [
     "model: {preset: gpt2-nano}\ndata: {DATA, position: {step: 2, epoch: 0, row: 3, rows: 3, tokens: 24}}\n\
      schedule: {start: 2, decay: {piecewise: [{at: {share: 0.5}, factor: 0.5}, {at: {steps: 900}, factor: 0, shape: cosine}]}}\neval: {EVAL}",
     "model: {preset: gpt2-nano, vocab_size: 1000}\ndata: {DATA, tokenizer: {ids: {}}}\neval: {EVAL}",
-    "model: {preset: gpt2-nano}\ndata: {DATA}\neval: {EVAL}",
-    "model: {preset: gpt2-nano}\ndata: {DATA}\neval: {EVAL}",
+    "model: {preset: llama-nano, rope_scaling: {yarn: {factor: 4, original_context: 16, attention_factor: 1.1}}}\ndata: {DATA}\neval: {EVAL}",
+    "model: {preset: llama-nano, rope_scaling: {linear: {factor: 4}}, window: 8}\ndata: {DATA}\neval: {EVAL}",
+    "model: {preset: llama-3.2-1b}\ndata: {DATA}\neval: {EVAL}",
 ];
 
 /// Keys whose values are recorded under other keys.
