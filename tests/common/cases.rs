@@ -22,6 +22,7 @@ use super::{
 };
 
 /// The layer under test, with its rotary positions.
+#[expect(clippy::large_enum_variant, reason = "a test has a few of them")]
 pub enum Layer {
     Linear(Linear),
     /// With `skip`, L also has the term of a residual stream past the norm.

@@ -119,6 +119,7 @@ pub fn encoder() -> ModelOptions {
 }
 
 /// Small models with the parts of published ones, by whose names they go; and others that have what none of these has.
+#[expect(clippy::too_many_lines, reason = "a list")]
 pub fn recent_models() -> Vec<(&'static str, ModelSpec)> {
     let (llama, plain) = (small_llama(), LayerOptions::default());
     let of = |options: ModelOptions| ModelSpec { options, ..llama.clone() };

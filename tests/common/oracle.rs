@@ -244,6 +244,7 @@ pub fn layer(l: &TransformerLayer, rotary: Option<Rotary>, params: &Params, x: &
 }
 
 /// Logits of a whole model, assembled from the parameters' names, without dropout.
+#[expect(clippy::too_many_lines, reason = "one model, part by part")]
 pub fn model(spec: &ModelSpec, params: &Params, mb: &MicroBatch) -> Tensor {
     let at = |name: &str| params.layout.index(name).unwrap();
     let off = DropoutSite::new(0, "off", 0.0);
@@ -266,9 +267,12 @@ pub fn model(spec: &ModelSpec, params: &Params, mb: &MicroBatch) -> Tensor {
             NormGain::None => NormVector::Fixed(constant(1.0, width)),
         };
         let is_biased = biases != Biases::None && variant.norm_gain != NormGain::None;
-        let bias = layer_norm.then(|| match is_biased {
-            true => NormVector::Parameter(at(&format!("{prefix}.bias"))),
-            false => NormVector::Fixed(constant(0.0, width)),
+        let bias = layer_norm.then(|| {
+            if is_biased {
+                NormVector::Parameter(at(&format!("{prefix}.bias")))
+            } else {
+                NormVector::Fixed(constant(0.0, width))
+            }
         });
         Norm { gain, bias, eps: spec.norm_eps }
     };
@@ -334,12 +338,11 @@ pub fn model(spec: &ModelSpec, params: &Params, mb: &MicroBatch) -> Tensor {
         let mlp = || {
             let up = one(format!("{p}.mlp.{up}"), biases == Biases::All);
             let down = one(format!("{p}.mlp.{down}"), biases == Biases::All);
-            match gated {
-                true => {
-                    let gate_up = Linear { stacked: if gpt2 { 1 } else { 2 }, ..up };
-                    Mlp::Gated { gate_up, activation, dropout: off, down }
-                }
-                false => Mlp::Plain { up, activation, dropout: off, down },
+            if gated {
+                let gate_up = Linear { stacked: if gpt2 { 1 } else { 2 }, ..up };
+                Mlp::Gated { gate_up, activation, dropout: off, down }
+            } else {
+                Mlp::Plain { up, activation, dropout: off, down }
             }
         };
         let name = |gpt2_name: &str, llama_name: &str| Some(if gpt2 { gpt2_name } else { llama_name }.to_owned());

@@ -182,9 +182,8 @@ impl HfExport<'_> {
                 refuse_extensions(s, "a Hugging Face folder")?;
                 (gpt2::config(s), gpt2::SIZE_KEYS)
             }
-            Family::Llama => match llama::class_of(s) {
-                Some(class) => (class.config(s), llama::SIZE_KEYS),
-                None => {
+            Family::Llama => {
+                let Some(class) = llama::class_of(s) else {
                     let names: Vec<&str> = llama::CLASSES.iter().map(|class| class.model_type).collect();
                     let options = beyond_format(&s.options).into_iter();
                     let options: Vec<String> = options.map(|(key, value)| format!("{key}: {value}")).collect();
@@ -193,8 +192,9 @@ impl HfExport<'_> {
                         names.join(", "),
                         list(&options, "and")
                     )));
-                }
-            },
+                };
+                (class.config(s), llama::SIZE_KEYS)
+            }
         };
         for (key, size) in size_keys.into_iter().zip([self.vocab_size, s.context_length, s.layers, s.heads, s.d_model])
         {

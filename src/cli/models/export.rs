@@ -20,6 +20,7 @@ use runner_workflows::exported_weights::{HfOptions, WeightSink};
 use runner_workflows::opened_run::{OpenedRun, open_run};
 
 #[derive(Debug, Clone, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub(crate) struct ExportArgs {
     /// The run: its directory, its id, or a prefix of its id.
     pub run: String,

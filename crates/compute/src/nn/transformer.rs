@@ -235,16 +235,12 @@ impl Sublayer {
             _ => bail!("activations of another part"),
         };
         drop(dpart);
-        match (&self.before, before) {
-            (Some(norm), Some((normed, stats))) => {
-                drop(normed);
-                norm.backward(pass, &x, &stats, &dinput, Some(&skip.tensor))
-            }
-            _ => {
-                drop(x);
-                pointwise::add_assign(&dinput, &skip.tensor)?;
-                Ok(dinput.into())
-            }
+        if let (Some(norm), Some((normed, stats))) = (&self.before, before) {
+            drop(normed);
+            return norm.backward(pass, &x, &stats, &dinput, Some(&skip.tensor));
         }
+        drop(x);
+        pointwise::add_assign(&dinput, &skip.tensor)?;
+        Ok(dinput.into())
     }
 }

@@ -128,6 +128,7 @@ fn is_one(n: &usize) -> bool {
 /// default. A value that is `None` is the family's.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a key of a file")]
 pub struct ModelOptions {
     #[serde(skip_serializing_if = "is_default")]
     pub norm: NormPlace,
@@ -222,6 +223,7 @@ mod as_causal {
 
     use super::Mask;
 
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
     pub(super) fn serialize<S: Serializer>(mask: &Mask, serializer: S) -> Result<S::Ok, S::Error> {
         (*mask != Mask::Full).serialize(serializer)
     }

@@ -15,6 +15,7 @@ pub(crate) const SIZE_KEYS: [&str; 5] =
 
 /// A class of `transformers`.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each says whether the class has one thing")]
 pub(crate) struct Class {
     pub(crate) model_type: &'static str,
     pub(super) name: &'static str,

@@ -33,9 +33,10 @@ pub(super) fn describe(class: &Class, config: &HfConfig<'_>) -> Result<Described
         Ok(if config.map.contains_key(key) { config.size(key)? } else { missing })
     };
     let head_dim = given("head_dim", class.head_dim)?;
-    let scale = match class.query_scalar {
-        true => Some(1.0 / config.number("query_pre_attn_scalar")?.unwrap_or(256.0).sqrt()),
-        false => None,
+    let scale = if class.query_scalar {
+        Some(1.0 / config.number("query_pre_attn_scalar")?.unwrap_or(256.0).sqrt())
+    } else {
+        None
     };
     let base = ModelOptions {
         norm: class.norm,
@@ -105,8 +106,13 @@ fn biases(class: &Class, config: &HfConfig<'_>) -> Result<Biases, WeightsError> 
     Ok(match class.biases {
         BiasKeys::Never => Biases::None,
         BiasKeys::Qkv => Biases::Qkv,
-        BiasKeys::Attention if attention()? => Biases::Attention,
-        BiasKeys::Attention => Biases::None,
+        BiasKeys::Attention => {
+            if attention()? {
+                Biases::Attention
+            } else {
+                Biases::None
+            }
+        }
         BiasKeys::AttentionAndMlp => match (attention()?, config.flag("mlp_bias")?.unwrap_or(false)) {
             (false, false) => Biases::None,
             (true, false) => Biases::Attention,
@@ -144,13 +150,11 @@ fn windows(class: &Class, config: &HfConfig<'_>, layers: usize) -> Result<Vec<Op
     if let Some(types) = config.map.get("layer_types").filter(|types| !types.is_null()) {
         let is_local = |kind: &Value| LAYER_TYPES.iter().position(|known| kind == known).map(|index| index == 1);
         let listed: Option<Vec<bool>> = types.as_array().and_then(|types| types.iter().map(is_local).collect());
-        return match listed.filter(|listed| listed.len() == layers) {
-            Some(listed) => Ok(listed.into_iter().map(|is_local| is_local.then_some(size)).collect()),
-            None => {
-                let wanted = format!("a list of {layers} of `full_attention` and `sliding_attention`");
-                Err(config.mismatch("layer_types", &wanted, types))
-            }
+        let Some(listed) = listed.filter(|listed| listed.len() == layers) else {
+            let wanted = format!("a list of {layers} of `full_attention` and `sliding_attention`");
+            return Err(config.mismatch("layer_types", &wanted, types));
         };
+        return Ok(listed.into_iter().map(|is_local| is_local.then_some(size)).collect());
     }
     let is_local: Box<dyn Fn(usize) -> bool> = match class.windows {
         Windows::AllButEvery(n) => {

@@ -93,13 +93,13 @@ fn parameters(
     let original = || {
         let given = match config.size("original_max_position_embeddings")? {
             None => match rope.get("original_max_position_embeddings").filter(|value| !value.is_null()) {
-                Some(value) => match value.as_u64().and_then(|tokens| usize::try_from(tokens).ok()) {
-                    Some(tokens) => Some(tokens),
-                    None => {
+                Some(value) => {
+                    let Some(tokens) = value.as_u64().and_then(|tokens| usize::try_from(tokens).ok()) else {
                         let key = format!("{key}.original_max_position_embeddings");
                         return Err(config.mismatch(&key, "a whole number", value));
-                    }
-                },
+                    };
+                    Some(tokens)
+                }
                 None => None,
             },
             given => given,

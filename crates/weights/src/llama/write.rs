@@ -71,6 +71,16 @@ pub(super) fn config(class: &Class, s: &ModelSpec) -> Value {
         config["query_pre_attn_scalar"] = if 1.0 / whole.sqrt() == scale { json!(whole as u64) } else { json!(scalar) };
         config["final_logit_softcapping"] = s.options.logit_softcap.into();
     }
+    add_windows(class, &layers, &mut config);
+    if class.has_layers_without_rope() {
+        let flags: Vec<u8> = layers.iter().map(|layer| u8::from(layer.rotary.is_some())).collect();
+        config["no_rope_layers"] = flags.into();
+    }
+    config
+}
+
+/// Adds the keys of windows, under the names of all versions of `transformers`.
+fn add_windows(class: &Class, layers: &[Layer], config: &mut Value) {
     if class.windows != Windows::Never {
         config["sliding_window"] = layers.iter().find_map(|layer| layer.window).into();
     }
@@ -90,9 +100,4 @@ pub(super) fn config(class: &Class, s: &ModelSpec) -> Value {
         config["use_sliding_window"] = first.is_some().into();
         config["max_window_layers"] = first.unwrap_or(layers.len()).into();
     }
-    if class.has_layers_without_rope() {
-        let flags: Vec<u8> = layers.iter().map(|layer| u8::from(layer.rotary.is_some())).collect();
-        config["no_rope_layers"] = flags.into();
-    }
-    config
 }
