@@ -100,7 +100,7 @@ fn impossible_configurations_are_explained() {
             "\"rope_theta\": Infinity",
             "`rope_parameters.rope_theta` must be a number, got Infinity",
         ),
-        ("\"rope_theta\": 500.0", "\"rope_theta\": {}", "llama has no different positions per layer type"),
+        ("\"rope_theta\": 500.0", "\"rope_theta\": {}", "llama has one rotary setting for all layers"),
         (
             "\"vocab_size\"",
             "\"rope_theta\": 7.0, \"vocab_size\"",
