@@ -31,7 +31,7 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, scale: Option<f64>, opti
             &[logits.dtype().as_str(), if options.cap.is_some() { "capped" } else { "" }],
             &parameters,
             dims,
-        )?
+        )?;
     }
     Ok(losses)
 }
