@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use crate::check::one_line;
 use crate::mistakes::Mistakes;
 use crate::shape::join;
-use crate::shape::{KeyShape, Shape, root, variants};
+use crate::shape::{KeyShape, Shape, parse_slot, root, variants};
 use runner_spec::diagnostic::{Diagnostic, list};
 use runner_yaml::source::{Place, Source, SourceKind};
 use runner_yaml::tree::{Node, Yaml};
@@ -151,6 +151,14 @@ impl Layers {
 
     /// True if the value is complete.
     fn complete_at(&self, value: &mut Value, slot: KeyShape, path: &str, mistakes: &mut Mistakes) -> bool {
+        if let (Value::Array(values), Shape::List { items, .. }) = (&mut *value, slot.shape) {
+            let item = parse_slot(items);
+            let mut whole = true;
+            for (index, value) in values.iter_mut().enumerate() {
+                whole &= self.complete_at(value, item, &join(path, &index.to_string()), mistakes);
+            }
+            return whole;
+        }
         let Value::Object(map) = value else { return true };
         match slot.shape {
             Shape::Keys(keys) => {

@@ -56,7 +56,7 @@ const EXPECTED: &str = "
     warmup_iters schedule.warmup.steps | lr_decay_iters schedule.decay.cosine.steps | min_lr schedule.decay.cosine.final
     decay_lr schedule.decay | eval_interval eval.every | eval_iters eval.loss.rows | log_interval log.every | always_save_checkpoint -
     init_from model.init.from | wandb_log - | wandb_project - | wandb_run_name - | dataset data.train | out_dir - | compile -
-    backend device | dtype precision | bias - |
+    backend device | dtype precision | bias model.biases |
     num_hidden_layers model.layers | num_attention_heads model.heads | num_key_value_heads model.kv_heads | hidden_size model.d_model
     intermediate_size model.d_ff | n_inner model.d_ff | n_positions model.context_length | max_position_embeddings model.context_length
     rms_norm_eps model.norm_eps | layer_norm_epsilon model.norm_eps | tie_word_embeddings model.tie_embeddings | hidden_act model.activation

@@ -227,7 +227,7 @@ fn other_files_are_refused() {
     for (name, text, message) in [
         ("c.py", "config = dict(n_layer=4)\n", "assign settings at the top level, not in a dict or a class"),
         ("c.json", "{}", "`model_type` is missing"),
-        ("c.json", "{\"model_type\": \"bert\"}", "must be `gpt2` or `llama`, got \"bert\""),
+        ("c.json", "{\"model_type\": \"bert\"}", "`olmo3` or `smollm3`, got \"bert\""),
         ("c.json", "{", "EOF"),
         ("c.yaml", "model_name: pythia-14m", "the name must end in .py or .json; supported files are"),
         ("c.py", " \n", "found no setting"),

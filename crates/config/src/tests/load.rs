@@ -416,13 +416,14 @@ fn the_reference_names_every_key_and_preset_and_its_examples_load() {
 }
 
 /// Sections that `{}` does not stand for, and why.
-const NOT_EMPTY: [(&str, &str); 8] = [
+const NOT_EMPTY: [(&str, &str); 9] = [
     ("data.train", "is empty"),
     // Its default depends on the training source.
     ("data.validation", "is empty"),
     // The default is none.
     ("eval.test", "is empty"),
     ("model.init", "is empty"),
+    ("model.rope_scaling.none", "is not a key of the family `gpt2`"),
     ("schedule.cooldown", "needs `steps`"),
     ("schedule.decay.inverse_sqrt", "needs a warmup"),
     ("eval.hellaswag", "names no items"),

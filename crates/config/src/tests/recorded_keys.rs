@@ -65,9 +65,9 @@ const RECORDED_ELSEWHERE: [(&str, &str); 3] =
 
 /// Keys that only models of the other family have.
 fn is_of_other_family(path: &str, family: &Value) -> bool {
-    let of_gpt2 = ["norm", "activation", "positions", "embedding_scale", "head_bias", "final_norm", "mlp_dropout"];
+    let of_gpt2 = ["positions", "head_bias", "final_norm", "mlp_dropout"];
     match path.strip_prefix("model.") {
-        Some("rope_theta") => family == "gpt2",
+        Some("rope_theta" | "rope_scaling" | "rope_fraction") => family == "gpt2",
         Some(key) => family == "llama" && of_gpt2.contains(&key),
         None => false,
     }

@@ -281,7 +281,7 @@ fn reports_mistakes_in_the_words_of_the_file() {
     insta::assert_snapshot!(fails(|_, d| d.choice = None), @"eval.hellaswag: its items were not prepared");
     insta::assert_snapshot!(fails(|x, _| x.model.heads = 3), @"model.d_model: 16 = 5·3 + 1 is not a multiple of model.heads 3");
     insta::assert_snapshot!(fails(|x, _| x.model.layers = 0), @"model.layers: must be at least 1, got 0");
-    insta::assert_snapshot!(fails(|x, _| x.model.layers = usize::MAX), @"model: its sizes give about 8.0e22 parameters in 18446744073709551615 layers, more than any device holds");
+    insta::assert_snapshot!(fails(|x, _| x.model.layers = usize::MAX), @"model: its sizes give about 8.3e22 parameters in 18446744073709551615 layers, more than any device holds");
     insta::assert_snapshot!(fails(|x, _| x.model.pad_vocab_to = Some(0)), @"model.pad_vocab_to: 257 has no multiple of 0 above it");
     insta::assert_snapshot!(fails(|x, _| x.batch.micro_batch = 9), @"batch.micro_batch: must be 1 to 8, the sequences of a step, got 9");
     insta::assert_snapshot!(fails(|x, d| {

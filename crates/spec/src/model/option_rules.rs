@@ -43,7 +43,7 @@ impl ModelOptions {
             .chain(self.pattern.iter().filter_map(|layer| Some(("pattern", layer.rope_scaling?))))
         {
             if let Some(message) = scaling.mistake() {
-                breaks(&[key], message, "raise the larger one");
+                breaks(&[key], message, "make the first number smaller than the second");
             }
         }
         if self.pattern.iter().any(|layer| !layer.attention && !layer.mlp) {

@@ -11,6 +11,7 @@ use super::family::Family;
 use super::mask::Mask;
 use super::pytorch_init::PytorchEmbedding;
 use super::rope::RopeScaling;
+use super::spec::DEFAULT_ROPE_THETA;
 use crate::format::json_value;
 use crate::serde_defaults::{is_default, is_true};
 
@@ -300,6 +301,9 @@ impl ModelOptions {
     /// Makes `pattern` the differences from the layers that see the whole row, whose values become the model's own. Returns their base of
     /// rotary frequencies.
     fn settle_pattern(&mut self, layers: usize, theta: f64) -> f64 {
+        if self.pattern.is_empty() {
+            return theta;
+        }
         let model = (self.window, theta, self.rope_scaling);
         let listed = self.pattern.iter().flat_map(|layer| std::iter::repeat_n(layer, layer.layers.min(layers)));
         // Every layer with its own values.
@@ -318,7 +322,11 @@ impl ModelOptions {
         let rotated = || attentions().filter(|layer| layer.rope);
         let typical = rotated().find(|layer| layer.window.is_none()).or_else(|| rotated().next());
         let typical = typical.map(|layer| (layer.rope_theta, layer.rope_scaling));
-        let (Some(theta), Some(scaling)) = typical.unwrap_or_default() else { return theta };
+        let (theta, scaling) = match typical {
+            Some((Some(theta), Some(scaling))) => (theta, scaling),
+            // Where no layer rotates, neither matters.
+            _ => (DEFAULT_ROPE_THETA, RopeScaling::default()),
+        };
         let shared = attentions().next().and_then(|layer| layer.window);
         let shared = shared.filter(|window| attentions().all(|layer| layer.window == Some(*window)));
         let differences = settled.iter().map(|layer| {
@@ -401,6 +409,7 @@ mod tests {
         assert_eq!(canonical(None, vec![layer(3, None, Some(1e4))], 1e6), plain);
         assert_eq!(canonical(None, vec![layer(1, Some(8), None)], 1e4), (Some(8), Vec::new(), 1e4));
         let nope = LayerOptions { rope: false, ..LayerOptions::default() };
-        assert_eq!(canonical(None, vec![nope.clone()], 1e4), (None, vec![nope], 1e4));
+        assert_eq!(canonical(None, vec![nope.clone()], 55.0), (None, vec![nope.clone()], 1e4));
+        assert_eq!(canonical(None, vec![nope.clone(), nope.clone()], 1e4), (None, vec![nope], 1e4));
     }
 }

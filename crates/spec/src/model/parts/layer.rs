@@ -264,13 +264,6 @@ impl Layer {
     }
 
     fn stream(&self) -> Buffer {
-        match self.norm_place {
-            NormPlace::Pre | NormPlace::Post => {
-                buffer("gradient of the residual stream and of the norm", 2 * self.width)
-            }
-            NormPlace::Output | NormPlace::Both => {
-                buffer("gradients of the residual stream, of the part and of its output", 3 * self.width)
-            }
-        }
+        buffer("gradient of the residual stream and of the norm", 2 * self.width)
     }
 }
