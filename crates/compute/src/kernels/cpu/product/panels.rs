@@ -141,7 +141,7 @@ pub(super) fn each<T: Copy, const N: usize>(f: impl Fn(usize) -> T) -> [T; N] {
     unsafe { (&raw const elements).cast::<[T; N]>().read() }
 }
 
-/// The keys of a product for queries: those from `first` on, which is a multiple of [`PANEL_COLUMNS`]. Query i sees at most `before` + i +
+/// The keys of a product for queries: those from `first` on, which is a multiple of `PANEL_COLUMNS`. Query i sees at most `before` + i +
 /// 1 of them.
 #[derive(Debug, Clone, Copy)]
 pub struct TileKeys {
