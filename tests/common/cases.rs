@@ -321,7 +321,7 @@ pub fn attentions() -> Vec<Case> {
     causal.chain(causal_attentions().into_iter().map(without_causal_mask)).chain(windows()).chain(documents()).collect()
 }
 
-/// Padding and windows leave each query a key: what no query sees has a softmax of its own in the oracle.
+/// Padding and windows leave each query a key: what no query sees has a different softmax in the oracle.
 fn windows() -> Vec<Case> {
     let tokens = |name: &str, n, drop| attention(name, (4, 2, 4), Some(50.0), drop, batch(2, n, 9));
     [

@@ -26,7 +26,7 @@ const WINDOWS: [u32; 6] = [1, 5, 32, 40, 64, 100];
 /// with another, whose first tokens are in the row before it.
 const DOCUMENTS: [usize; 6] = [20, 32, 41, 1, 90, 7];
 
-/// For each position that of the first token of its document.
+/// For each position, the position of the first token of its document.
 fn starts(s: AttentionShape) -> Vec<u32> {
     (0..s.batch)
         .flat_map(|sample| {
@@ -93,7 +93,7 @@ fn tolerance(dtype: DType) -> f64 {
 fn assert_near(what: &str, ours: &Tensor, expected: &[f64], dtype: DType) {
     let ours = values(ours);
     assert_eq!(ours.len(), expected.len());
-    // Where 64 queries see one key alone, its gradient is about 30.
+    // Where 64 queries see only one key, its gradient is about 30.
     let worst = ours.iter().zip(expected).map(|(a, b)| (a - b).abs() / (b.abs() / 8.0).max(1.0)).fold(0.0, f64::max);
     assert!(worst <= tolerance(dtype), "{what}: {worst:e} off");
 }
@@ -151,7 +151,7 @@ fn follows_the_definition(s: AttentionShape, documents: Option<&Documents>) {
     }
 }
 
-/// `gradient`, of the sum of outputs times `dout`, beside central differences in f64 along a direction of the queries, of the keys and of
+/// `gradient`, of the sum of outputs times `dout`, compared with central differences in f64 along a direction of the queries, of the keys and of
 /// the values.
 fn check_differences(qkv: &Tensor, dout: &Tensor, gradient: &[f64], s: AttentionShape, masks: AttentionMasks<'_>) {
     const H: f64 = 1e-4;

@@ -43,7 +43,7 @@ pub struct HfExport<'a> {
     pub special: SpecialTokens,
 }
 
-/// Compares logits of a folder with those of the run, and returns the largest difference relative to the largest logit, if it does.
+/// Compares a folder's logits with the run's. Returns the largest difference relative to the largest logit, or nothing if it skips the comparison.
 pub type FolderCheck<'a> = &'a mut dyn FnMut(&Path) -> Result<Option<f64>, CommandError>;
 
 /// A tensor of a file.
@@ -60,7 +60,7 @@ impl HfExport<'_> {
     /// Writes the folder `to`, first under a temporary name, at which `check` gets it. With `force`, replaces files that are there.
     ///
     /// # Errors
-    /// If the model has no such form, files are there, or something cannot be read or written; those of `check`.
+    /// If the model has no such form, files are there, or something cannot be read or written; errors of `check`.
     pub fn write(
         &self,
         to: &Path,

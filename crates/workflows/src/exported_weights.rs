@@ -30,7 +30,7 @@ pub struct HfOptions {
     pub shard_bytes: u64,
     /// True to leave out rows of the vocabulary beyond the tokens of the tokenizer.
     pub trims_vocabulary: bool,
-    /// True to compare the logits of the written folder with those of the run.
+    /// True to compare the logits of the written folder with the run's.
     pub compares_logits: bool,
 }
 
@@ -59,7 +59,7 @@ impl OpenedRun {
     ///
     /// # Errors
     /// If there is no such checkpoint, it is damaged, `transformers` has no such model, files are there or cannot be written, or the folder's
-    /// logits are not those of the run.
+    /// logits differ from the run's.
     pub fn export_hf(
         &self,
         which: CheckpointChoice,

@@ -62,17 +62,17 @@ impl ValidLengths {
 /// The documents in the rows of a batch. A row may begin and end with a part of one.
 #[derive(Debug, Clone)]
 pub struct Documents {
-    /// For each position, `[batch·seq]`, that of the first token of its document in the row.
+    /// For each position, `[batch·seq]`, the position of the first token of its document in the row.
     pub host: Vec<u32>,
     /// On the GPU that computes, where there is one: `host`, and for each position the end of its document, `[2·batch·seq]` u32.
     pub device: Option<Tensor>,
 }
 
 impl Documents {
-    /// `starts` has, for each position of rows of `seq`, that of the first token of its document; copied to `device` where that is a GPU.
+    /// `starts` has, for each position of rows of `seq`, the position of the first token of its document; copied to `device` where that is a GPU.
     ///
     /// # Errors
-    /// If a position neither starts a document nor belongs to that of the position before it, or if the copy fails.
+    /// If a position neither starts a document nor belongs to the document of the position before it, or if the copy fails.
     pub fn new(starts: &[u32], seq: usize, device: &Device) -> Result<Self> {
         for (at, &start) in starts.iter().enumerate() {
             let position = at % seq;

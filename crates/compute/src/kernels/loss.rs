@@ -46,7 +46,7 @@ impl Losses {
 /// What differs from the plain cross-entropy.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LossOptions {
-    /// With a cap c, losses and gradients are those of c·tanh(logits/c).
+    /// Caps logits: with a cap c they are c·tanh(logits/c), in losses and gradients.
     pub cap: Option<f64>,
     /// Adds the gradient of z·log²Σexp(logits), which the losses do not contain (Devlin et al. 2014, PaLM).
     pub z: f64,

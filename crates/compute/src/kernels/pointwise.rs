@@ -54,7 +54,7 @@ pub fn take_columns(x: &Tensor, from: usize, width: usize) -> Result<Tensor> {
     with_type!(x, S; x = x => tensor(elementwise::take_columns::<S>(x, stride, from, width), (rows, width)))
 }
 
-/// The columns of `x` from `from` on become those of `part`.
+/// Copies the rows of `part` into the columns of `x` from `from` on.
 pub fn put_columns(x: &Tensor, part: &Tensor, from: usize) -> Result<()> {
     on_gpu!(x => super::cuda::pointwise::put_columns(x, part, from));
     let ((_, stride), (_, width)) = (x.dims2()?, part.dims2()?);

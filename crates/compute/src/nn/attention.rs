@@ -25,7 +25,7 @@ pub struct Attention {
 /// RMSNorm of queries and keys.
 #[derive(Debug, Clone)]
 pub struct QkNorm {
-    /// The norms of queries and of keys, and the widths of their rows: a head's, or that of all heads.
+    /// The norms of queries and of keys, and the widths of their rows: the width of a head, or of all heads.
     pub norms: [(Norm, usize); 2],
     /// True if it follows the rotation.
     pub rotates_first: bool,
@@ -75,7 +75,7 @@ impl Attention {
         Ok([one(0)?, one(1)?])
     }
 
-    /// The gradients of normed queries and keys become those of the norms' inputs.
+    /// Replaces the gradients of normed queries and keys by the gradients of the norms' inputs.
     fn norm_backward(
         &self,
         pass: &mut BackwardPass<'_>,

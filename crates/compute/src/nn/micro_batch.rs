@@ -50,7 +50,7 @@ impl MicroBatch {
     /// starts, attention sees all tokens.
     ///
     /// # Errors
-    /// If `starts` are not those of documents in rows of this length, or cannot be copied to the device.
+    /// If `starts` cannot be the starts of documents in rows of this length, or cannot be copied to the device.
     pub fn with_documents(mut self, starts: &[u32]) -> Result<Self> {
         self.documents =
             if starts.is_empty() { None } else { Some(Documents::new(starts, self.seq, self.ids.device())?) };

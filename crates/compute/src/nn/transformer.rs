@@ -17,7 +17,7 @@ pub struct TransformerLayer {
     pub recompute: Recompute,
 }
 
-/// A part of a layer with its norms, of which it has those of the layer's [`NormPlace`].
+/// A part of a layer. The layer's [`NormPlace`] decides which norms it has.
 #[derive(Debug, Clone)]
 pub struct Sublayer {
     pub before: Option<Norm>,
@@ -66,7 +66,7 @@ pub(crate) enum PartActivations {
 enum Purpose<'a> {
     /// The layer's output, and the activations.
     Output,
-    /// The activations alone, in the backward: their last product may be left out.
+    /// Only the activations, in the backward: the last product may be left out.
     Activations,
     /// The output for tokens from a position on, over a cache of keys and values.
     Decoding(&'a Tensor, usize),
@@ -88,7 +88,7 @@ impl TransformerLayer {
         Ok((y, input.map_or(LayerActivations::All(activations), LayerActivations::Input)))
     }
 
-    /// The forward for tokens from position `start` on, without a backward. `cache` is that of the layer's attention.
+    /// The forward for tokens from position `start` on, without a backward. `cache` belongs to the layer's attention.
     pub fn extend(&self, pass: ForwardPass<'_>, x: Tensor, cache: &Tensor, start: usize) -> Result<Tensor> {
         Ok(self.run(pass, x, Purpose::Decoding(cache, start))?.0)
     }
@@ -209,7 +209,7 @@ impl Sublayer {
         place: NormPlace,
     ) -> Result<Gradient> {
         let SublayerActivations { x, before, part, after } = kept;
-        // The gradient of the stream that bypasses the part, and that of the part's output.
+        // The gradient that bypasses the part along the stream, and the gradient of the part's output.
         let (skip, dpart) = match (&self.after, after) {
             (Some(norm), Some((sum, stats))) if place == NormPlace::Post => {
                 let dsum = norm.backward(pass, &sum, &stats, &dy.tensor, None)?;

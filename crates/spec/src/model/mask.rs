@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// The keys of a row that a query sees: those within a distance of its own position. Files and plans have it as `causal`, true or false, and
+/// The keys of a row that a query sees, which are within a distance of the query's position. Files and plans have it as `causal`, true or false, and
 /// `window`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Mask {

@@ -56,10 +56,17 @@ impl ModelOptions {
         if self.pattern.iter().any(|layer| layer.layers == 0) {
             breaks(&["pattern"], "an entry of `pattern` must stand for at least one layer".into(), "delete it");
         }
-        for (key, number, [above, most]) in self.numbers() {
-            if !(number > above && number <= most) {
-                breaks(&[key], format!("`{key}` must be above {above} and at most {most}, got {number}"), "change it");
+        for (key, number, [least, most]) in self.numbers() {
+            // 0 itself is never legal.
+            let is_legal = number <= most && if least > 0.0 { number >= least } else { number > 0.0 };
+            if !is_legal {
+                let lower = if least > 0.0 { format!("at least {least}") } else { "above 0".to_owned() };
+                let message = format!("a number of `{key}` must be {lower} and at most {most}, got {number}");
+                breaks(&[key], message, "use a number in this range");
             }
+        }
+        if !(0.0..=1.0).contains(&self.z_loss) {
+            breaks(&["z_loss"], format!("`z_loss` must be 0 to 1, got {}", self.z_loss), "use a number in this range");
         }
         if !family.defaults().rotary && self.pattern.iter().any(LayerOptions::rotates_otherwise) {
             breaks(
@@ -74,7 +81,7 @@ impl ModelOptions {
 }
 
 impl ModelOptions {
-    /// The numbers of options with their keys, and what they must be above and at most, as in a file.
+    /// The numbers of options with their keys, and the least and the most that they may be, as in a file. A least of 0 is not legal itself.
     fn numbers(&self) -> Vec<(&'static str, f64, [f64; 2])> {
         let mut numbers = Vec::new();
         let mut check = |key, number: Option<f64>, limits| numbers.extend(number.map(|number| (key, number, limits)));
@@ -83,7 +90,6 @@ impl ModelOptions {
         check("window", self.window.map(f64::from), [0.0, MOST_TOKENS]);
         check("rope_fraction", self.rope_fraction, [0.0, 1.0]);
         check("logit_softcap", self.logit_softcap, [0.0, 1e6]);
-        check("z_loss", Some(1.0 + self.z_loss), [0.99, 2.0]);
         for layer in &self.pattern {
             check("pattern", layer.window.map(f64::from), [0.0, MOST_TOKENS]);
             check("pattern", layer.rope_theta, [0.0, 1e12]);
@@ -93,15 +99,15 @@ impl ModelOptions {
             let mut check = |number, limits| numbers.push((key, number, limits));
             match scaling {
                 RopeScaling::None {} => {}
-                RopeScaling::Linear { factor } => check(factor, [0.99, 1e6]),
+                RopeScaling::Linear { factor } => check(factor, [1.0, 1e6]),
                 RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
-                    check(factor, [0.99, 1e6]);
+                    check(factor, [1.0, 1e6]);
                     check(low_freq_factor, [0.0, 1e6]);
                     check(high_freq_factor, [0.0, 1e6]);
                     check(original_context as f64, [0.0, MOST_TOKENS]);
                 }
                 RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, attention_factor } => {
-                    check(factor, [0.99, 1e6]);
+                    check(factor, [1.0, 1e6]);
                     check(original_context as f64, [0.0, MOST_TOKENS]);
                     check(beta_fast, [0.0, 1e6]);
                     check(beta_slow, [0.0, 1e6]);
@@ -153,7 +159,8 @@ mod tests {
         assert_eq!(broken(ModelOptions { rope_fraction: Some(0.2), ..base() }), ["rope_fraction"]);
         assert_eq!(broken(ModelOptions { head_dim: Some(0), ..base() }), ["head_dim"]);
         assert_eq!(broken(ModelOptions { attention_scale: Some(f64::NAN), ..base() }), ["attention_scale"]);
-        let linear = RopeScaling::Linear { factor: 0.0 };
+        assert_eq!(broken(ModelOptions { z_loss: -0.1, ..base() }), ["z_loss"]);
+        let linear = RopeScaling::Linear { factor: 0.5 };
         assert_eq!(broken(ModelOptions { rope_scaling: linear, ..base() }), ["rope_scaling"]);
         assert_eq!(broken(pattern(LayerOptions { rope_theta: Some(-1.0), ..LayerOptions::default() })), ["pattern"]);
         assert_eq!(broken(pattern(LayerOptions { layers: 0, ..LayerOptions::default() })), ["pattern"]);

@@ -48,7 +48,7 @@ pub enum QkNorm {
     Width,
 }
 
-/// The products of a layer that have biases: none, those of queries, keys and values (Qwen 2), all of attention's, or also the MLP's.
+/// The products of a layer that have biases: none; queries, keys and values (Qwen 2); all of attention's; or also the MLP's.
 /// Where none has one, LayerNorms have none either.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]

@@ -29,9 +29,9 @@ pub(crate) struct Class {
     pub(super) query_scalar: bool,
     pub(super) biases: BiasKeys,
     pub(super) windows: Windows,
-    /// True if layers with a window have rotary positions of their own, which `rope_parameters` lists by the type of the layer.
+    /// True if layers with a window have separate rotary positions, which `rope_parameters` lists by the type of the layer.
     pub(super) rope_by_layer_type: bool,
-    /// The value of missing keys. `None`: that of the heads, or of their width.
+    /// The values of missing keys. `None`: as many as heads, and the width of the model divided by the heads.
     pub(super) kv_heads: Option<usize>,
     pub(super) head_dim: Option<usize>,
     pub(super) tied: bool,
@@ -62,7 +62,7 @@ pub(super) enum Windows {
     AllButEvery(usize),
 }
 
-/// Llama first, which is what is written if a model is one.
+/// In the order in which an export looks for a class.
 pub(crate) static CLASSES: [Class; 8] = [
     LLAMA,
     Class {

@@ -154,7 +154,7 @@ impl Sight<'_> {
     }
 }
 
-/// Those of the keys `seen` that panel `panel` has, counted from its first.
+/// The keys of `seen` that panel `panel` has, counted from its first.
 #[inline(always)]
 fn in_panel(seen: &Range<usize>, panel: usize) -> Range<usize> {
     let from = panel * PANEL_COLUMNS;

@@ -131,7 +131,7 @@ pub fn take_columns<S: Stored>(x: &[S], stride: usize, from: usize, width: usize
     unsafe { written(x.len() / stride * width, write) }
 }
 
-/// The columns of `x` from `from` on become those of `part`, whose rows have `width` elements.
+/// Copies the rows of `part`, which have `width` elements, into the columns of `x` from `from` on.
 pub fn put_columns<S: Stored>(x: &mut [S], stride: usize, from: usize, part: &[S], width: usize) {
     assert!(from + width <= stride && x.len() / stride == part.len() / width, "columns beyond their rows");
     let rows = rows_per_task(width);

@@ -55,7 +55,7 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// A product of a layer, with biases where the model has those of `biases`. A family that has one name for several `outputs` has them in
+    /// A product of a layer, with biases where the model has `biases` or more. A family that has one name for several `outputs` has them in
     /// one matrix.
     pub(super) fn new(
         spec: &ModelSpec,
