@@ -391,10 +391,10 @@ fn products(bench: &Bench<'_>, s: &Shape) -> Result<()> {
 fn flat(bench: &Bench<'_>, s: &Shape) -> Result<()> {
     let (gpu, n) = (bench.gpu, s.parameters);
     let (state, grads, copy) = (gpu.zeros(DType::F32, 3 * n)?, gpu.zeros(DType::F32, n)?, gpu.zeros(DType::BF16, n)?);
-    let group = ParameterGroup { elements: 0..n, optimizer: Optimizer::default(), lr_scale: 1.0 };
+    let group = ParameterGroup { name: String::new(), elements: 0..n, optimizer: Optimizer::default(), lr_scale: 1.0 };
     let inputs = UpdateInputs { lr: 1e-3, t: 1, grad_scale: 1.0 };
     bench.row("AdamW with a bf16 copy", &Floor::Bytes(30 * n), &mut || {
-        optim::update_group(&group, &state, &grads, inputs, Some(&copy))
+        optim::update_elements(&group, &state, 0, &grads, inputs, Some(&copy))
     })?;
     bench.row("squares", &Floor::Bytes(4 * n), &mut || cuda::optimizer::sum_of_squares(&grads).map(|_| ()))?;
     bench.row("clear", &Floor::Bytes(4 * n), &mut || gpu.clear(&grads))

@@ -212,12 +212,13 @@ impl Kernels {
         let state = Tensor::randn(0.0_f32, 1.0, 3 * n, &Device::Cpu).unwrap().abs().unwrap();
         let grads = Tensor::randn(0.0_f32, 1.0, n, &Device::Cpu).unwrap();
         let copy = (self.dtype == DType::BF16).then(|| Tensor::zeros(n, DType::BF16, &Device::Cpu).unwrap());
-        let group = ParameterGroup { elements: 0..n, optimizer: Optimizer::default(), lr_scale: 1.0 };
+        let group =
+            ParameterGroup { name: String::new(), elements: 0..n, optimizer: Optimizer::default(), lr_scale: 1.0 };
         let inputs = UpdateInputs { lr: 1e-4, t: 10, grad_scale: 1.0 };
         let bytes = 7 * 4 + if copy.is_some() { 2 } else { 0 };
         let g = grads.clone();
         self.add("adamw", Work::Bytes(n * bytes), move || {
-            optim::update_group(&group, &state, &g, inputs, copy.as_ref()).unwrap();
+            optim::update_elements(&group, &state, 0, &g, inputs, copy.as_ref()).unwrap();
         });
         let g = grads.clone();
         self.add("gradients' norm", Work::Bytes(4 * n), move || _ = optimizer::norm(&g).unwrap());

@@ -157,12 +157,17 @@ fn compile_layout_case(
 ) -> LayoutCase {
     let dir = folder().path();
     let optimizer = if layout.contains("optimizer:") { "" } else { "optimizer: {adamw: {lr: 3e-3}}\n" };
+    let groups = match layout {
+        _ if layout.contains("muon") => MUON_GROUPS,
+        _ if layout.contains(TRANSFER) => ", transfer: {d_model: 8, layers: 2}",
+        _ => "",
+    };
     let yaml = format!(
         "name: layouts\nmodel: {{{model}, layers: 6, heads: 2, d_model: 16, d_ff: 32, context_length: 24}}\n\
          data:\n  tokenizer: {{bpe: {{vocab_size: 300, special_tokens: ['[BOT]', '[EOT]', '[PAD]']}}}}\n  \
          train: {{jsonl: {{files: [docs.jsonl], field: text}}}}\n  validation: {{fraction: 0.1}}\n  \
          layout: {{padded: {{length: 24, bos: '[BOT]', eos: '[EOT]', pad: '[PAD]', mask: {mask}}}}}{data_keys}\n\
-         train: {{steps: {steps}}}\n{optimizer}schedule: {{warmup: {{steps: 5}}}}\n\
+         train: {{steps: {steps}{groups}}}\n{optimizer}schedule: {{warmup: {{steps: 5}}}}\n\
          eval: {{every: 25, loss: {{batches: 1000}}, hellaswag: {{builtin: stories, limit: 6}}, \
          samples: {{prompts: [the old, snow in], count: 2, max_tokens: 30, temperature: 0.0}}}}\n{layout}\n"
     );
@@ -273,3 +278,10 @@ pub fn weights(outcomes: &[TrainedRank]) -> BTreeMap<String, Vec<f64>> {
     }
     out
 }
+
+/// Muon; [`layout_case`] adds [`MUON_GROUPS`].
+pub const MUON: &str = "optimizer: {muon: {lr: 0.02, weight_decay: 0.1, cautious_decay: true, adamw: {lr: 3e-3}}}";
+/// A comment with which [`layout_case`] transfers the settings of a smaller model.
+pub const TRANSFER: &str = "# transfer";
+const MUON_GROUPS: &str =
+    ", groups: [{match: '*.0.*', lr_scale: 0.5, weight_decay: 0.2}, {match: '*.1.*', lr_scale: 0.25}]";

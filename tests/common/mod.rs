@@ -332,6 +332,8 @@ pub fn program(model: ModelSpec, precision: Precision, sequences: usize, length:
             position: None,
         },
         optimizer: Optimizer::default().without_lr(),
+        groups: Vec::new(),
+        transfer: None,
         schedule: LrSchedule {
             peak: 3e-3,
             start: 0,

@@ -2,7 +2,7 @@
 """Writes tests/fixtures/hf: small folders as `transformers` saves them, each with the logits that PyTorch gives.
 
     pip install torch transformers safetensors numpy
-    python -P hf.py [NAME...]       # all folders, or these; -P: statistics.py beside it is not the standard library's
+    python hf.py [NAME...]          # all folders, or these
 
 gpt2                GPT2LMHeadModel, one file, n_inner set
 gpt2-sharded        GPT2Model (names without `transformer.`), float16, several files and an index

@@ -6,6 +6,9 @@
 Four tensors with gradients from a counter, of a size that changes from step to step, so that `clip_grad_norm_` scales
 some of them and leaves others. The reference is computed in float64; how far PyTorch's own float32 is from it, in its
 default and its fused form, is printed and stored: that is where the test's tolerance comes from.
+
+PyTorch's Muon multiplies in bfloat16, whatever its parameters are. For the reference and for float32 it multiplies in the
+parameters' type; how far it is off in bfloat16 is the third number.
 """
 
 import json
@@ -13,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch._dynamo  # which optimizers import, before bfloat16 is replaced
 
 from shared import centred, save, table
 
@@ -27,7 +31,35 @@ CASES = {
         lr=1e-3, betas=(0.9, 0.95), eps=1e-8, **more)),
     "sgd": (0.5, lambda decayed, rest, **more: torch.optim.SGD(decayed + rest, lr=5.0, **more)),
     "sgd_momentum": (0.5, lambda decayed, rest, **more: torch.optim.SGD(decayed + rest, lr=5.0, momentum=0.9, **more)),
+    "muon": (0.5, lambda decayed, rest, **more: Both(
+        torch.optim.Muon(decayed, lr=0.02, weight_decay=0.1),
+        torch.optim.AdamW(rest, lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0, **more))),
+    "muon_rms": (0.5, lambda decayed, rest, **more: Both(
+        torch.optim.Muon(decayed, lr=1e-3, weight_decay=0.1, momentum=0.9, nesterov=False, ns_steps=4,
+                         adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(rest, lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0, **more))),
 }
+
+
+class Both:
+    """Two optimizers that step together."""
+
+    def __init__(self, *optimizers):
+        self.optimizers = optimizers
+
+    def step(self):
+        for optimizer in self.optimizers:
+            optimizer.step()
+
+
+def with_products_in(dtype, run):
+    """The result of `run`, in which `torch.bfloat16` is `dtype`."""
+    original = torch.bfloat16
+    torch.bfloat16 = dtype
+    try:
+        return run()
+    finally:
+        torch.bfloat16 = original
 
 
 def gradient(step, tensor, shape):
@@ -56,12 +88,15 @@ def train(case, dtype, **more):
 def main():
     tensors, errors, rows = {}, {}, []
     for case in CASES:
-        exact, clipped = train(case, torch.float64)
-        single = np.abs(train(case, torch.float32)[0] - exact).max()
-        fused = np.abs(train(case, torch.float32, fused=True)[0] - exact).max()
+        exact, clipped = with_products_in(torch.float64, lambda: train(case, torch.float64))
+        off = lambda **more: np.abs(train(case, torch.float32, **more)[0] - exact).max()
+        single, fused = with_products_in(torch.float32, lambda: (off(), off(fused=True)))
         tensors[case], errors[case] = exact, float(max(single, fused))
-        rows.append([case, clipped, f"{np.abs(exact).max():.3f}", f"{single:.1e}", f"{fused:.1e}"])
-    table(rows, ("optimizer", "steps clipped", "largest weight", "float32 - float64", "fused float32 - float64"))
+        if case.startswith("muon"):
+            errors[f"{case}.bf16"] = float(off())
+        converted = f"{errors[f'{case}.bf16']:.1e}" if case.startswith("muon") else ""
+        rows.append([case, clipped, f"{np.abs(exact).max():.3f}", f"{single:.1e}", f"{fused:.1e}", converted])
+    table(rows, ("optimizer", "steps clipped", "largest weight", "float32 - float64", "fused - float64", "bf16 - float64"))
     path = HERE / "optimizers.safetensors"
     save(path, tensors, {"float32_error": json.dumps(errors), "versions": json.dumps({"torch": torch.__version__})})
     print(f"{path.name}: {path.stat().st_size:,} bytes")

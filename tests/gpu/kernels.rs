@@ -5,12 +5,13 @@ use candle_core::{DType, Result, Tensor};
 use runner_compute::kernels::Gradient;
 use runner_compute::kernels::cpu::dropout::DropoutMask;
 use runner_compute::kernels::loss::LossOptions;
+use runner_compute::kernels::muon::{self, Momentum};
 use runner_compute::kernels::pointwise::Rope;
 use runner_compute::kernels::{embedding, loss, matmul, norm, optimizer, pointwise, storage};
 use runner_compute::optim::{self, UpdateInputs};
 use runner_spec::experiment::Activation;
 use runner_spec::model::layout::ParamLayout;
-use runner_spec::model::{RopeScaling, Rotary};
+use runner_spec::model::{ParamInit, ParamSpec, RopeScaling, Rotary};
 use runner_spec::optimizer::{Lion, Optimizer, Sgd};
 use runner_spec::philox::Philox;
 
@@ -411,6 +412,9 @@ fn optimizers() {
             };
             let (grads, stored_grads) = (side.numbers(2, &[n]), side.flat_buffer(&normals(2, n)));
             let mut outs = Vec::new();
+            let spec = |shape| ParamSpec { name: String::new(), shape, init: ParamInit::Zeros, block: 0 };
+            let specs = [vec![1, matrices], vec![n - matrices]].map(spec);
+            let layout = ParamLayout::new(specs.into_iter().filter(|spec| !spec.is_empty()).collect());
             let sgd = |momentum| Optimizer::Sgd(Sgd { lr: 0.1, momentum });
             let lion = Optimizer::Lion(Lion { weight_decay: 0.1, ..Lion::default() });
             let optimizers = [Optimizer::default(), lion, sgd(0.0), sgd(0.9)];
@@ -418,13 +422,47 @@ fn optimizers() {
                 let inputs = UpdateInputs { lr: 0.01, t, grad_scale: 0.7 };
                 let (masters, stored) = state(1 + optimizer.description().moments());
                 let copy = side.bf16.then(|| side.stored(&vec![0.0; copied], &[copied]));
-                for group in optimizer.groups(&ParamLayout { entries: Vec::new(), total: n, matrices }) {
-                    optim::update_group(&group, &masters, &grads, inputs, copy.as_ref())?;
-                    optim::update_group(&group, &stored, &stored_grads, inputs, None)?;
+                for group in optimizer.groups(&[], &layout, 0) {
+                    optim::update_elements(&group, &masters, 0, &grads, inputs, copy.as_ref())?;
+                    optim::update_elements(&group, &stored, 0, &stored_grads, inputs, None)?;
                 }
                 outs.extend([Out::stored("masters", &masters, 1), Out::stored("without masters", &stored, 1)]);
                 outs.extend(copy.map(|copy| Out::stored("copy", &copy, 1)));
             }
+            Ok(outs)
+        });
+    }
+}
+
+/// The passes of Muon, on state as a run keeps it. Its matrix products have tests above.
+#[test]
+fn passes_of_muon() {
+    for [rows, cols] in [[1, 1], [5, 9], [24, 16], [17, 33], [64, 64]] {
+        compare(&format!("muon of {rows} x {cols}"), |side| {
+            let n = rows * cols;
+            let mut outs = Vec::new();
+            for nesterov in [false, true] {
+                let rule = Momentum { momentum: 0.95, nesterov, grad_scale: 0.7 };
+                let (m, g) = (side.numbers(1, &[n]), side.numbers(2, &[n]));
+                let products = if side.bf16 { DType::BF16 } else { DType::F32 };
+                let x = muon::direction(&m, &g, [rows, cols], rule, products)?;
+                let w = side.numbers(4, &[n]);
+                muon::step(&w, &x, muon::Step { rate: 0.25, decay: 0.125, cautious: nesterov })?;
+                // A sum of n squares is in each number of x.
+                outs.extend([
+                    Out::f32("moment", &m, 2, 1.0),
+                    Out::stored("direction", &x, n),
+                    Out::stored("weights", &w, n),
+                ]);
+                let (m, g) = (side.flat_buffer(&normals(1, n)), side.flat_buffer(&normals(2, n)));
+                let x = muon::direction(&m, &g, [rows, cols], rule, products)?;
+                let w = side.flat_buffer(&normals(4, n));
+                muon::step(&w, &x, muon::Step { rate: 0.25, decay: 0.0, cautious: false })?;
+                outs.extend([Out::stored("stored moment", &m, 2), Out::rounded_twice("stored weights", &w, n)]);
+            }
+            let (square, gram) = (side.activations(5, &[rows, rows]), side.activations(6, &[rows, rows]));
+            muon::polynomial(&square, &gram, [3.4445, -4.7750, 2.0315])?;
+            outs.push(Out::stored("polynomial", &square, 3));
             Ok(outs)
         });
     }

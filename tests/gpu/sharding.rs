@@ -13,7 +13,7 @@ use runner_compute::state::TrainState;
 use runner_executor::{Observer, RunControls, TrainedRank, initial_state};
 use runner_spec::event::{Event, ObserveError, TraceLine, WatchedMemory};
 
-use crate::common::layouts::{LayoutCase, MODELS, ObservedRun, layout_case_on, run_with_controls, weights};
+use crate::common::layouts::{LayoutCase, MODELS, MUON, ObservedRun, layout_case_on, run_with_controls, weights};
 use crate::device::gpus;
 use crate::layouts::cluster;
 
@@ -118,6 +118,14 @@ fn sharded_llama_agrees_with_ddp() {
     let Some(_) = gpus(4) else { return };
     agrees_with_ddp(MODELS[3].1, 4, "precision: fp32");
     agrees_with_ddp(MODELS[3].1, 2, "precision: bf16");
+}
+
+#[test]
+fn sharded_muon_agrees_with_ddp() {
+    let Some(_) = gpus(3) else { return };
+    agrees_with_ddp(MODELS[1].1, 3, &format!("precision: fp32\n{MUON}"));
+    agrees_with_ddp(MODELS[3].1, 2, &format!("precision: bf16\n{MUON}"));
+    agrees_with_ddp(MODELS[1].1, 2, &format!("precision: bf16\nmaster_weights: false\n{MUON}"));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::sync::atomic::AtomicBool;
 
 use crate::common::layouts::{
-    ENCODER, LAYOUTS, LayoutCase, MODELS, ObservedRun, RECENT, layout_case, layout_case_of_epochs,
+    ENCODER, LAYOUTS, LayoutCase, MODELS, MUON, ObservedRun, RECENT, TRANSFER, layout_case, layout_case_of_epochs,
     layout_case_with_mask, run, weights,
 };
 use candle_core::{DType, Device, Tensor};
@@ -120,6 +120,23 @@ fn agree_among(name: &str, layouts: &[(&str, &str)], case: impl Fn(&str) -> Layo
 fn lion_trains_alike_under_every_layout() {
     let optimizer = "optimizer: {lion: {lr: 1e-3, weight_decay: 0.1}}";
     agree_on("llama, lion", |layout| layout_case(MODELS[3].1, &format!("{layout}\n{optimizer}"), STEPS));
+}
+
+/// Matrices by Muon, and groups with their own learning rate and decay.
+#[test]
+fn muon_trains_alike_under_every_layout() {
+    agree_on("gpt2, muon", |layout| layout_case(MODELS[1].1, &format!("{layout}\n{MUON}"), STEPS));
+    agree_among("llama, muon", &KINDS.map(|kind| LAYOUTS[kind]), |layout| {
+        layout_case(MODELS[3].1, &format!("{layout}\n{MUON}"), STEPS)
+    });
+}
+
+#[test]
+fn transferred_settings_train_alike_under_every_kind_of_layout() {
+    for model in [MODELS[2], MODELS[3]] {
+        let layouts = KINDS.map(|kind| LAYOUTS[kind]);
+        agree_among(model.0, &layouts, |layout| layout_case(model.1, &format!("{layout}\n{TRANSFER}"), STEPS));
+    }
 }
 
 #[test]

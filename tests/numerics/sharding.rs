@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::common::layouts::{ENCODER, LayoutCase, MODELS, ObservedRun, RECENT, layout_case, run, run_from, weights};
+use crate::common::layouts::{
+    ENCODER, LayoutCase, MODELS, MUON, ObservedRun, RECENT, TRANSFER, layout_case, run, run_from, weights,
+};
 use candle_core::DType;
 use runner_executor::initial_state;
 
@@ -59,6 +61,21 @@ fn sharded_lion_has_the_bits_of_a_whole_one() {
     let optimizer = "optimizer: {lion: {lr: 1e-3, weight_decay: 0.1}}";
     same_bits(MODELS[3].1, 3, optimizer);
     same_bits(MODELS[1].1, 2, &format!("precision: bf16\nmaster_weights: false\n{optimizer}"));
+}
+
+/// Each matrix has one owner, which makes it orthogonal.
+#[test]
+fn sharded_muon_has_the_bits_of_a_whole_one() {
+    for replicas in 2..=4 {
+        same_bits(MODELS[1].1, replicas, MUON);
+    }
+    same_bits(MODELS[3].1, 3, &format!("precision: bf16\n{MUON}"));
+    same_bits(MODELS[1].1, 2, &format!("precision: bf16\nmaster_weights: false\n{MUON}"));
+}
+
+#[test]
+fn sharded_state_with_transferred_settings_has_the_bits_of_a_whole_one() {
+    same_bits(MODELS[3].1, 3, TRANSFER);
 }
 
 #[test]

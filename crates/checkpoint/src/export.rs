@@ -40,7 +40,7 @@ pub fn export_weights(
     let path = to.join(MODEL);
     let output = OutputFile::create(&path, true, false).map_err(RecordError::io("creating", &path))?;
     let entries: Vec<_> = layout.entries.iter().collect();
-    let header = header_of_part(PartSpec::WHOLE, 0, &entries, PartFileKind::Model.sections(0), NumberType::F32);
+    let header = header_of_part(PartSpec::WHOLE, 0, layout, &entries, PartFileKind::Model.sections(0), NumberType::F32);
     let out = output.as_file();
     let write =
         |bytes: &[u8], position: u64| out.write_all_at(bytes, position).map_err(RecordError::io("writing", &path));

@@ -12,7 +12,7 @@ pub fn hash_state(state: &StateReader<'_>) -> Result<StateHash, RecordError> {
     let mut hasher = PartHasher::new(PartSpec::WHOLE, state.step, state.tokens);
     for kind in PartFileKind::BOTH {
         for section in kind.sections(state.moments) {
-            (state.read)(section, 0..state.layout.total, &mut |bytes| {
+            (state.read)(section, state.layout.first_in_section(section)..state.layout.total, &mut |bytes| {
                 hasher.update(kind, bytes);
                 Ok(())
             })?;

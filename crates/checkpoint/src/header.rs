@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::part::PartSpec;
 use runner_files::safetensors_header::{HeaderError, SafetensorsHeader, TensorInfo, header_bytes, read_header};
-use runner_spec::model::layout::ParamEntry;
+use runner_spec::model::layout::{ParamEntry, ParamLayout};
 
 /// Suffix of each section's tensors: the weights, the first moment (momentum), the second.
 const SUFFIXES: [&str; 3] = ["", ".m", ".v"];
@@ -53,6 +53,7 @@ pub(super) fn tensor_name(name: &str, section: usize) -> String {
 pub(super) fn header_of_part(
     part: PartSpec,
     step: u64,
+    layout: &ParamLayout,
     entries: &[&ParamEntry],
     sections: Range<usize>,
     number_type: NumberType,
@@ -60,7 +61,7 @@ pub(super) fn header_of_part(
     let mut position = 0;
     let mut tensors = Vec::new();
     for section in sections {
-        for entry in entries {
+        for entry in layout.having(section, entries) {
             let begin = position;
             position += (number_type.bytes() * entry.spec.len()) as u64;
             let (dtype, shape) = (number_type.name().to_owned(), entry.spec.shape.clone());

@@ -126,7 +126,8 @@ impl StoredCheckpoint {
         let mut positions = HashMap::new();
         for (part, (record, files)) in parts.iter().enumerate() {
             let [weights, moments] = files.each_ref().map(|file| file.header.tensors.len());
-            if moments != weights * record.moments {
+            // Some optimizers have a second moment of some tensors only.
+            if !(weights * record.moments.min(1)..=weights * record.moments).contains(&moments) {
                 let (name, count) = (&files[PartFileKind::Optimizer as usize].name, record.moments);
                 return content(format!(
                     "{name} has {moments} tensors, but {STATE} records {count} moments of {weights} weights"
@@ -160,7 +161,8 @@ impl StoredCheckpoint {
         let mut places = self.nothing();
         for kind in PartFileKind::BOTH {
             for section in kind.sections(moments) {
-                for entry in &layout.entries {
+                let first = layout.first_in_section(section);
+                for entry in layout.entries.iter().filter(|entry| entry.offset >= first) {
                     let name = tensor_name(&entry.spec.name, section);
                     let key = (kind as usize, name);
                     let Some(&(part, index)) = self.positions.get(&key) else {
@@ -177,7 +179,7 @@ impl StoredCheckpoint {
                         let (file, name) = (&file.name, &key.1);
                         return content(format!("{file}: tensor {name} must have the shape {want:?}, found {have:?}"));
                     }
-                    places.0[part][kind as usize][index] = Some((section * layout.total + entry.offset) as u64);
+                    places.0[part][kind as usize][index] = Some(layout.place(section, entry.offset) as u64);
                 }
             }
         }

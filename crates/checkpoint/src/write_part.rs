@@ -13,7 +13,7 @@ use super::state_reader::StateReader;
 use crate::error::RecordError;
 use crate::files::FileRecord;
 use crate::files::sync_dir;
-use runner_spec::model::layout::join_ranges;
+use runner_spec::model::layout::{ParamEntry, join_ranges};
 
 /// Creates a file: `File::create_new`, or a stand-in of a test for a disk that is full.
 pub type Create<'a> = &'a dyn Fn(&Path) -> io::Result<File>;
@@ -67,16 +67,16 @@ fn write_file(
     create: Create<'_>,
 ) -> Result<FileRecord, RecordError> {
     let entries: Vec<_> = owned.iter().map(|&index| &state.layout.entries[index]).collect();
-    let header = header_of_part(part, state.step, &entries, kind.sections(state.moments), state.number_type);
+    let header =
+        header_of_part(part, state.step, state.layout, &entries, kind.sections(state.moments), state.number_type);
     let mut out = create(path).map_err(RecordError::io("creating", path))?;
     let mut digest = blake3::Hasher::new();
     digest.update(&header);
     out.write_all(&header).map_err(RecordError::io("writing", path))?;
     let mut bytes = header.len() as u64;
-    let ranges = join_ranges(entries.iter().map(|entry| entry.range()));
     for section in kind.sections(state.moments) {
-        for range in &ranges {
-            (state.read)(section, range.clone(), &mut |chunk| {
+        for range in join_ranges(state.layout.having(section, &entries).map(ParamEntry::range)) {
+            (state.read)(section, range, &mut |chunk| {
                 hash_bytes(&mut digest, chunk);
                 hasher.update(kind, chunk);
                 bytes += chunk.len() as u64;

@@ -23,7 +23,7 @@ macro_rules! of_program {
 }
 
 /// What a plan computes, by the keys of the file, or sections of it, that decide it.
-static SETTING_FACTS: [Fact<Plan>; 24] = [
+static SETTING_FACTS: [Fact<Plan>; 26] = [
     of_program!("seed", Mathematics(Part::Seed), p => p.seed),
     Fact::new("data", Mathematics(Part::Data), |plan| {
         let DataFacts { train, tokenizer_hash, tokenizer_vocab, .. } = &plan.data;
@@ -44,6 +44,8 @@ static SETTING_FACTS: [Fact<Plan>; 24] = [
     of_program!("train.recompute", Meaning::None, p => p.recompute),
     of_program!("train.clip_norm", Mathematics(Part::Optimizer), p => p.clip_norm()),
     of_program!("optimizer", Mathematics(Part::Optimizer), p => p.optimizer.plan_value()),
+    of_program!("train.groups", Mathematics(Part::Optimizer), p => p.groups),
+    of_program!("train.transfer", Mathematics(Part::Optimizer), p => p.transfer),
     of_program!("learning rate", Mathematics(Part::Optimizer), p => p.schedule.peak),
     of_program!("schedule", Mathematics(Part::Schedule), p => {
         let schedule = &p.schedule;

@@ -11,7 +11,7 @@ use runner_spec::event::{TraceLine, TracedTensor};
 const MAX_STEPS_OUT_OF_ORDER: u64 = 2;
 
 /// The result of comparing two traces.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct TraceComparison {
     /// The number of lines that both have.
     pub common: usize,

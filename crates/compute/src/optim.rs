@@ -2,7 +2,7 @@
 
 #![allow(clippy::inline_always, reason = "see `kernels::cpu::simd::vectorize`")]
 
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Result, Tensor, bail};
 
 use crate::kernels::optimizer;
 use crate::state::TrainState;
@@ -10,6 +10,7 @@ use runner_spec::optimizer::{Optimizer, ParameterGroup};
 
 pub(crate) mod adamw;
 pub(crate) mod lion;
+mod muon;
 pub(crate) mod sgd;
 
 use adamw::AdamWUpdate;
@@ -34,49 +35,109 @@ pub fn clip_scale(norm: f64, max: Option<f64>) -> f64 {
     }
 }
 
-/// Updates the weights and moments in `state` with `grad_scale`·`grads` (`[layout.total]`) at learning rate `lr`. `state.step` counts
-/// the updates before this one. State and gradients are of one type. `copy` (a bf16 tensor) becomes the first weights rounded, in the
-/// same pass.
+/// Updates the weights and moments in `state`, group by group, with `grad_scale`·`grads` (`[layout.total]`) at learning rate `lr`.
+/// `state.step` counts the updates before this one. State and gradients are of one type; matrix products of an optimizer are in `dtype`, which
+/// is the same or bf16. `copy` (a bf16 tensor) becomes the first weights rounded.
+///
+/// # Errors
+/// If the state does not have the groups' moments, or an error of the device.
 pub fn update(
     state: &TrainState,
-    optimizer: &Optimizer,
+    groups: &[ParameterGroup],
     grads: &Tensor,
-    lr: f64,
-    grad_scale: f64,
+    [lr, grad_scale]: [f64; 2],
     copy: Option<&Tensor>,
+    dtype: DType,
 ) -> Result<()> {
     let inputs = UpdateInputs { lr, t: state.step + 1, grad_scale };
-    let mut groups = optimizer.groups(&state.layout).into_iter();
-    groups.try_for_each(|group| update_group(&group, &state.buffer, grads, inputs, copy))
+    let layout = &state.layout;
+    let update_group = |group: &ParameterGroup| {
+        let Optimizer::Muon(muon) = group.optimizer else {
+            return update_elements(group, &state.buffer, layout.one_moment, grads, inputs, copy);
+        };
+        let flat = [&state.weights()?, &state.section(1)?, grads];
+        let inputs = UpdateInputs { lr: inputs.lr * group.lr_scale, ..inputs };
+        let mut entries = layout.entries.iter().filter(|entry| group.elements.contains(&entry.offset));
+        entries.try_for_each(|entry| muon::update(&muon, inputs, entry, flat, copy, dtype))
+    };
+    groups.iter().try_for_each(update_group)
 }
 
-/// [`update`] of the weights and moments of one group.
-pub fn update_group(
+/// [`update`] of one group, by an optimizer that updates elements independently. `buffer` is weights and moments, of which the first
+/// `one_moment` weights have only the first.
+///
+/// # Errors
+/// As for `update`, or if the optimizer needs whole matrices.
+pub fn update_elements(
     group: &ParameterGroup,
     buffer: &Tensor,
+    one_moment: usize,
     grads: &Tensor,
     inputs: UpdateInputs,
     copy: Option<&Tensor>,
 ) -> Result<()> {
-    let elements = &group.elements;
+    let (elements, skipped) = (&group.elements, one_moment);
     let inputs = UpdateInputs { lr: inputs.lr * group.lr_scale, ..inputs };
     match group.optimizer {
-        Optimizer::Adamw(adamw) => optimizer::update(&AdamWUpdate(adamw, inputs), buffer, grads, elements, copy),
-        Optimizer::Lion(lion) => optimizer::update(&LionUpdate(lion, inputs), buffer, grads, elements, copy),
+        Optimizer::Adamw(adamw) => {
+            optimizer::update(&AdamWUpdate(adamw, inputs), buffer, grads, elements, skipped, copy)
+        }
+        Optimizer::Lion(lion) => optimizer::update(&LionUpdate(lion, inputs), buffer, grads, elements, skipped, copy),
+        Optimizer::Muon(_) => bail!("muon updates whole matrices"),
         Optimizer::Sgd(sgd) if sgd.momentum == 0.0 => {
-            optimizer::update(&PlainSgdUpdate(inputs), buffer, grads, elements, copy)
+            optimizer::update(&PlainSgdUpdate(inputs), buffer, grads, elements, skipped, copy)
         }
         Optimizer::Sgd(sgd) => {
-            optimizer::update(&MomentumSgdUpdate(sgd.momentum, inputs), buffer, grads, elements, copy)
+            let update = MomentumSgdUpdate(sgd.momentum, inputs);
+            optimizer::update(&update, buffer, grads, elements, skipped, copy)
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use candle_core::Device;
+
     use super::*;
     use crate::testing::{random_state, values, with_buffer};
+    use runner_spec::model::layout::ParamLayout;
+    use runner_spec::model::{ParamInit, ParamSpec};
     use runner_spec::optimizer::{AdamW, Decays, Lion};
+
+    /// A weight w = s·v that is multiplied by a factor 1/s makes steps as v does with the rate, decay and eps of v: gradients of w are 1/s of
+    /// those of v. The rules of `runner_spec::transfer` rely on it.
+    #[test]
+    fn a_scaled_weight_has_scaled_settings() {
+        const S: f64 = 0.125;
+        let layout = Arc::new(ParamLayout::new(vec![ParamSpec {
+            name: "w".to_owned(),
+            shape: vec![1, 5],
+            init: ParamInit::Zeros,
+            block: 1,
+        }]));
+        let run = |s: f64| -> Vec<f64> {
+            let adamw = AdamW { eps: 0.01 / s, weight_decay: 0.5 / s, ..AdamW::default() };
+            let mut state = TrainState::zeroed(layout.clone(), 2, DType::F64, &Device::Cpu).unwrap();
+            let tensor = |values: [f64; 5]| Tensor::new(&values, &Device::Cpu).unwrap();
+            state.buffer.slice_set(&tensor([0.5, -1.0, 2.0, -0.25, 0.0].map(|w| w * s)), 0, 0).unwrap();
+            let groups = Optimizer::Adamw(adamw).groups(&[], &layout, 1);
+            for step in 0..10 {
+                let grads = tensor([0, 1, 2, 3, 4].map(|i| f64::from((7 * i + 3 * step) % 11 - 5) * 0.01 / s));
+                update(&state, &groups, &grads, [0.1 * s, 1.0], None, DType::F64).unwrap();
+                state.step += 1;
+            }
+            let weights: Vec<f64> = state.weights().unwrap().to_vec1().unwrap();
+            weights.into_iter().map(|w| w / s).collect()
+        };
+        let (plain, scaled) = (run(1.0), run(S));
+        for (a, b) in plain.iter().zip(&scaled) {
+            // s is a power of two; only the products of constants round differently.
+            assert!((a - b).abs() < 1e-14, "{plain:?}, {scaled:?}");
+        }
+        assert!(plain.iter().all(|w| (w - 0.5).abs() > 0.1), "they move: {plain:?}");
+    }
 
     /// With gradients of 0 and no moments an update is the decay alone, w·(1 − lr·decay).
     #[test]
@@ -93,7 +154,8 @@ mod tests {
                 let weights: Vec<f32> = values(&state)[..total].iter().map(|bits| f32::from_bits(*bits)).collect();
                 let state = with_buffer(&state, [weights.clone(), zeros].concat());
                 let grads = state.weights().unwrap().zeros_like().unwrap();
-                update(&state, &optimizer, &grads, 0.5, 1.0, None).unwrap();
+                let groups = optimizer.groups(&[], &state.layout, 2);
+                update(&state, &groups, &grads, [0.5, 1.0], None, DType::F32).unwrap();
                 let decayed = if decays == Decays::All { total } else { state.layout.matrices };
                 assert!(state.layout.matrices > 0 && state.layout.matrices < total);
                 for (i, (before, after)) in weights.iter().zip(values(&state)).enumerate() {

@@ -19,8 +19,8 @@ pub struct TrainState {
     /// The lowest validation loss so far, and the step after which it was measured.
     pub best: Option<BestValidation>,
     pub layout: Arc<ParamLayout>,
-    /// Flat: `layout.total` weights, then each optimizer moment, of the same length. The optimizer changes them together,
-    /// and candle's in-place ops take one mutable buffer.
+    /// Flat: `layout.total` weights, then each optimizer moment ([`ParamLayout::section`]). The optimizer changes them together, and candle's
+    /// in-place ops take one mutable buffer.
     pub buffer: Tensor,
     /// The number of optimizer moments that `buffer` holds.
     pub moments: usize,
@@ -32,16 +32,18 @@ impl TrainState {
     /// # Errors
     /// If the device cannot hold them.
     pub fn zeroed(layout: Arc<ParamLayout>, moments: usize, dtype: DType, device: &Device) -> Result<Self> {
-        let buffer = Tensor::zeros(layout.total * (1 + moments), dtype, device)?;
+        let buffer = Tensor::zeros(layout.state_len(moments), dtype, device)?;
         Ok(Self { step: 0, tokens: 0, best: None, layout, buffer, moments })
     }
 
-    /// Section `index` of the buffer, `[layout.total]`: 0 the weights, 1 the first moment, 2 the second. A view.
+    /// Section `index` of the buffer: 0 the weights and 1 the first moment, `[layout.total]`, 2 the second moment, of the elements from
+    /// `layout.one_moment` on. A view.
     ///
     /// # Errors
     /// If there is no such section.
     pub fn section(&self, index: usize) -> Result<Tensor> {
-        self.buffer.narrow(0, index * self.layout.total, self.layout.total)
+        let section = self.layout.section(index);
+        self.buffer.narrow(0, section.start, section.len())
     }
 
     /// Returns the state with its buffer in the host's memory: the same buffer on a CPU, a copy on a GPU.

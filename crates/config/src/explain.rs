@@ -52,7 +52,7 @@ fn document(experiment: &Experiment) -> Value {
 }
 
 /// Sections, and those of their keys that have no value by default, separated by blanks.
-const NULL_DEFAULTS: [(&str, &str); 14] = [
+const NULL_DEFAULTS: [(&str, &str); 17] = [
     ("model", "init"),
     ("data.train.hub", "config"),
     ("data.train.tokens", "dtype"),
@@ -61,6 +61,9 @@ const NULL_DEFAULTS: [(&str, &str); 14] = [
     ("data", "epoch_rows position"),
     ("data.layout.columns", "eval_count"),
     ("parallel", "shard"),
+    ("train", "transfer"),
+    ("train.groups", "lr_scale weight_decay"),
+    ("train.transfer", "layers tokens"),
     ("schedule", "cooldown"),
     ("eval", "tasks test test_rows"),
     ("eval.hellaswag", "every context choices answer labels"),
@@ -81,8 +84,11 @@ fn unserialized_defaults(family: Family) -> Vec<(&'static str, &'static str, Val
         ("data.layout.packed", "separator", text("end_of_text")),
         ("data.layout.columns", "separator", text("end_of_text")),
         ("data.layout.padded", "mask", text("causal")),
+        ("train", "groups", Value::Sequence(Vec::new())),
         ("train", "recompute", text("none")),
         ("optimizer.adamw", "decays", text("matrices")),
+        ("optimizer.muon.adamw", "decays", text("matrices")),
+        ("optimizer.muon", "cautious_decay", Value::Bool(false)),
         ("schedule", "start", Value::from(0)),
         ("schedule.cooldown", "at", Value::Sequence(Vec::new())),
         ("schedule.decay.cosine", "repeat", text("never")),
@@ -175,6 +181,6 @@ mod tests {
                 explained += 1;
             }
         }
-        assert_eq!(explained, 36 + 29, "all but the keys of sections that the file leaves out");
+        assert_eq!(explained, 40 + 29, "all but the keys of sections that the file leaves out");
     }
 }

@@ -40,7 +40,7 @@ impl Resolver<'_> {
         }
         let parallel = self.parallel(&raw_parallel, grid, batch.as_ref(), raw.device, model.as_ref().map(|m| m.layers));
         let train = resolve_train(raw.train);
-        self.key_mistakes(raw.optimizer.description().mistakes());
+        self.optimizer(&raw.optimizer, train.as_ref(), model.as_ref());
         let schedule = self.schedule(raw.schedule, train.as_ref());
         let validation = data.as_ref().map(|d| d.validation.is_some());
         let eval = self.eval(raw.eval, validation);

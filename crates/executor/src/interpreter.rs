@@ -405,6 +405,7 @@ impl Interpreter<'_> {
             epoch: self.data.epochs_after(self.trainer.state.step),
             loss: totals.loss / tokens.max(1) as f64,
             lr: self.learning_rate(),
+            lr_by_group: self.trainer.lr_by_group(self.learning_rate()),
             grad_norm: totals.grad_norm,
             tokens,
             tokens_per_second: tokens as f64 / seconds,

@@ -79,7 +79,7 @@ impl StepWatch {
             weights: sharing * (bytes(held) + trainer.copied_weight_bytes() as u64),
             gradients: sharing * trainer.gradient_bytes() as u64,
             // Under dp the root alone has moments.
-            optimizer: bytes(held * trainer.state.moments),
+            optimizer: bytes(trainer.state.layout.state_len(trainer.state.moments) - held),
             step: self.allocated.zip(peak).map(|(before, peak)| peak.saturating_sub(before)),
             device,
         });

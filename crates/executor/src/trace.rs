@@ -8,29 +8,41 @@ use std::collections::BTreeMap;
 use candle_core::{Result, Tensor};
 
 use super::trainer::Trainer;
-use runner_compute::kernels::{bytes, on_host};
+use runner_compute::kernels::{bytes, on_host, optimizer};
 use runner_compute::model::{Params, name_of_output};
 use runner_spec::event::{TraceLine, TracedTensor};
 
 /// The hashes of a rank's current step.
 #[derive(Debug, Default)]
 pub(super) struct Trace {
-    /// Hashes of outputs, by block and micro-batch.
-    outputs: BTreeMap<(usize, usize), blake3::Hash>,
+    /// Outputs, by block and micro-batch.
+    outputs: BTreeMap<(usize, usize), TracedOutput>,
     lines: Vec<TraceLine>,
+}
+
+/// The hash of an output, its elements, and the sum of their squares.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct TracedOutput {
+    hash: blake3::Hash,
+    elements: usize,
+    squares: f64,
 }
 
 impl Trace {
     /// Records the output of `block` for micro-batch `mb`.
     pub(super) fn record_output(&mut self, mb: usize, block: usize, output: &Tensor) -> Result<()> {
-        self.outputs.insert((block, mb), hash_tensor(output)?);
+        let output = on_host(output)?.contiguous()?;
+        let squares = optimizer::squares_by_task(&output)?.iter().sum();
+        let traced = TracedOutput { hash: hash_tensor(&output)?, elements: output.elem_count(), squares };
+        self.outputs.insert((block, mb), traced);
         Ok(())
     }
 
     /// Records the losses, which are the output of block `head`.
     pub(super) fn record_losses(&mut self, mb: usize, head: usize, losses: &[f32]) {
         let bytes: Vec<u8> = losses.iter().flat_map(|loss| loss.to_le_bytes()).collect();
-        self.outputs.insert((head, mb), blake3::hash(&bytes));
+        let squares = losses.iter().map(|loss| f64::from(*loss).powi(2)).sum();
+        self.outputs.insert((head, mb), TracedOutput { hash: blake3::hash(&bytes), elements: losses.len(), squares });
     }
 
     /// Records the gradients. The sums over micro-batches and ranks must be done.
@@ -41,14 +53,19 @@ impl Trace {
     /// Returns the lines of the step that is done, and starts over.
     pub(super) fn finish(&mut self, trainer: &Trainer) -> Result<Vec<TraceLine>> {
         let step = trainer.state.step;
-        let mut blocks: BTreeMap<usize, blake3::Hasher> = BTreeMap::new();
-        for ((block, _), hash) in std::mem::take(&mut self.outputs) {
-            blocks.entry(block).or_default().update(hash.as_bytes());
+        let mut blocks: BTreeMap<usize, (blake3::Hasher, usize, f64)> = BTreeMap::new();
+        for ((block, _), output) in std::mem::take(&mut self.outputs) {
+            let (hasher, elements, squares) = blocks.entry(block).or_default();
+            hasher.update(output.hash.as_bytes());
+            *elements += output.elements;
+            *squares += output.squares;
         }
         let head = trainer.models.first().map_or(0, |model| model.spec.layers + 1);
-        for (block, hasher) in blocks {
+        for (block, (hasher, elements, squares)) in blocks {
             let name = if block == head { "losses".to_owned() } else { name_of_output(block) };
-            self.lines.push(trace_line(step, TracedTensor::Output, block, name, &hasher.finalize()));
+            let rms = Some((squares / elements.max(1) as f64).sqrt()).filter(|rms| rms.is_finite());
+            let line = trace_line(step, TracedTensor::Output, block, name, &hasher.finalize());
+            self.lines.push(TraceLine { rms, ..line });
         }
         let updated = trainer.updated_weights()?;
         self.record_params(TracedTensor::Parameter, &updated, step)?;
@@ -67,7 +84,7 @@ impl Trace {
 }
 
 fn trace_line(step: u64, what: TracedTensor, block: usize, name: String, hash: &blake3::Hash) -> TraceLine {
-    TraceLine { step, what, block, name, hash: hash.to_hex().chars().take(16).collect() }
+    TraceLine { step, what, block, name, hash: hash.to_hex().chars().take(16).collect(), rms: None }
 }
 
 /// Hashes the elements in order, as bytes in the machine's own order.
@@ -84,7 +101,7 @@ mod tests {
 
     #[test]
     fn lines_are_in_the_order_of_computation() {
-        let line = |what, block| TraceLine { step: 1, what, block, name: "x".into(), hash: String::new() };
+        let line = |what, block| TraceLine { step: 1, what, block, name: "x".into(), hash: String::new(), rms: None };
         let expected = [(Output, 0), (Output, 1), (Gradient, 1), (Gradient, 0), (Parameter, 0), (Parameter, 1)];
         let expected = expected.map(|(what, block)| line(what, block));
         let mut mixed = expected.clone();

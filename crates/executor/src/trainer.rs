@@ -1,5 +1,6 @@
 //! The training of one rank: its part of the model with weights, gradients and moments, and the operations on them.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use runner_compute::state::TrainState;
 use runner_spec::model::InitialWeights;
 use runner_spec::model::layout::{ParamEntry, ParamLayout, common_range};
 use runner_spec::model::stage::{tied_copy, tied_original};
-use runner_spec::optimizer::Optimizer;
+use runner_spec::optimizer::ParameterGroup;
 use runner_spec::program::{BlockRange, Instruction, Precision, Program, ShardedState};
 
 /// The parts of a model that a rank holds, with their training state and gradients.
@@ -35,7 +36,11 @@ pub struct Trainer {
     /// The gradients of the shard, summed over the replicas, where these divide them: `[shard]`, there until the update.
     pub shard_gradients: Option<Tensor>,
     held_at_most: HeldAtMost,
-    optimizer: Optimizer,
+    groups: Vec<ParameterGroup>,
+    /// Factors on the learning rate, by groups of the whole model, where there are several.
+    lr_scales: BTreeMap<String, f64>,
+    /// The type of an optimizer's matrix products.
+    products: DType,
     /// True if `weights` are a copy that is rounded to bf16.
     pub has_rounded_copy: bool,
     /// The elements of the flat storage that `state` holds, if it is a shard.
@@ -93,7 +98,7 @@ fn initial_buffer<S: Stored<Real = f32>>(
     layout: &ParamLayout,
     given: Option<&dyn InitialWeights>,
 ) -> Result<Tensor, ExecError> {
-    let len = layout.total * (1 + program.moments());
+    let len = layout.state_len(program.moments());
     let mut buffer = vec![S::store(0.0); len];
     for entry in &layout.entries {
         let stored = &mut buffer[entry.range()];
@@ -120,8 +125,7 @@ impl Trainer {
             state.buffer = storage::converted(&state.buffer)?;
         }
         state.buffer = device::move_to_device(&state.buffer, &device)?;
-        let total = state.layout.total;
-        if state.buffer.elem_count() != total * (1 + program.moments()) {
+        if state.buffer.elem_count() != state.layout.state_len(program.moments()) {
             let what = "the training state does not have this optimizer's moments";
             return Err(ExecError::Kernel(candle_core::Error::msg(what)));
         }
@@ -166,6 +170,9 @@ impl Trainer {
         };
         let tied_copy = tied_copy(&layout, &program.model, &chunks).map(|i| layout.entries[i].range());
         let trainer = Self {
+            groups: program.parameter_groups(&state.layout),
+            lr_scales: program.lr_scales(),
+            products: weights.activation_dtype(),
             weights,
             grads: Params::in_pieces(layout, grads, pieces),
             overwritten,
@@ -173,7 +180,6 @@ impl Trainer {
             held_at_most: HeldAtMost::default(),
             models,
             state,
-            optimizer: program.optimizer,
             has_rounded_copy,
             shard,
             tied_copy,
@@ -320,6 +326,11 @@ impl Trainer {
         self.held_at_most.gradients * self.grads.flat.dtype().size_in_bytes()
     }
 
+    /// The learning rates of groups of parameters at the rate `lr`; none if there is one rate.
+    pub fn lr_by_group(&self, lr: f64) -> BTreeMap<String, f64> {
+        self.lr_scales.iter().map(|(name, scale)| (name.clone(), lr * scale)).collect()
+    }
+
     /// One optimizer step with the gradients times `grad_scale`. Clears the gradients and counts the step.
     ///
     /// # Errors
@@ -332,7 +343,7 @@ impl Trainer {
             (None, None) => self.grads.flat.clone(),
         };
         let copy = (self.has_rounded_copy && self.shard.is_none()).then_some(&self.weights.flat);
-        optim::update(&self.state, &self.optimizer, &grads, lr, grad_scale, copy)?;
+        optim::update(&self.state, &self.groups, &grads, [lr, grad_scale], copy, self.products)?;
         if copy.is_none() && !self.weights.has_temporary_pieces() {
             self.refresh()?;
         }

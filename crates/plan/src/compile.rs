@@ -130,6 +130,8 @@ pub fn compile_continuation(
             position,
         },
         optimizer: experiment.optimizer.without_lr(),
+        groups: experiment.train.groups.clone(),
+        transfer: experiment.train.transfer,
         schedule,
         steps,
         periodic,
@@ -162,6 +164,7 @@ pub fn compile_continuation(
         notes.push("parallel.shard has no effect with one replica, which holds the whole state".to_owned());
     }
     notes.extend(shard_note::describe_shards(&ranks, &executions, basis));
+    notes.extend(shard_note::describe_orthogonalization(&ranks));
     let shortage = shortage::describe_shortage(&layout, &ranks, basis);
     let forecast = forecast(&ranks, &totals, slots, cluster);
     Ok(Plan {

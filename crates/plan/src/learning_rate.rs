@@ -94,8 +94,14 @@ pub(crate) fn lr_schedule(
             position.step
         );
     }
-    let peak = experiment.optimizer.lr();
+    let peak = peak(experiment, steps.saturating_mul(step_tokens));
     Ok(LrSchedule { peak, start, warmup_steps, warmup_from: warmup.from, hold_steps, later_decays, decay })
+}
+
+/// The peak learning rate of a run of `tokens` tokens.
+fn peak(experiment: &Experiment, tokens: u64) -> f64 {
+    let factor = experiment.train.transfer.map_or(1.0, |transfer| transfer.token_factor(tokens));
+    experiment.optimizer.lr() * factor
 }
 
 /// Warnings of steps whose learning rate is 0, in a run of `steps` steps that inherited the first of them.

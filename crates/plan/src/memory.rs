@@ -116,6 +116,7 @@ pub fn estimate(
         ("backward of the embedding", embedding_backward(program, &sizes, saved - head_freed, sums.embedding)),
         ("evaluation", evaluation),
         ("sampling", sampling),
+        ("orthogonalization", orthogonalization(program)),
     ];
     let widest = peaks.into_iter().fold(peaks[0], |widest, peak| if peak.1 > widest.1 { peak } else { widest });
     let mut workspace = |what: &str, bytes: u64, count: u64| {
@@ -247,6 +248,17 @@ fn gradient_sum_bytes(program: &Program) -> PerBlockKind<u64> {
     }
 }
 
+/// Bytes that Muon needs for its largest matrix: at first the momentum's direction in f32 and as it is multiplied, then two such matrices
+/// and three of the smaller side.
+fn orthogonalization(program: &Program) -> u64 {
+    let products = precision::activation_bytes(program.precision);
+    let bytes = |[rows, cols]: [usize; 2]| {
+        let (all, gram) = ((rows * cols) as u64, (rows.min(cols) as u64).pow(2));
+        (all * (F32_BYTES + products)).max(2 * all * products + 3 * gram * F32_BYTES)
+    };
+    program.orthogonalized().into_iter().map(bytes).max().unwrap_or(0)
+}
+
 /// Bytes that the embedding's backward needs: the gradient of its output, the f32 sum of a table's gradients, and of the `saved`
 /// activations those of other micro-batches.
 fn embedding_backward(program: &Program, sizes: &Sizes, saved: u64, sum: u64) -> u64 {
@@ -330,10 +342,16 @@ fn state_items(program: &Program) -> Vec<MemoryItem> {
         push(MemoryCategory::Weights, "gains and biases in f32", F32_BYTES * counts.other, 1);
     }
     push(MemoryCategory::Gradients, gradients, element * at_most.map_or(counts.total, |most| most.gradients as u64), 1);
-    push(MemoryCategory::Optimizer, moments, element * held, program.moments() as u64);
+    let (sections, one_moment) = (1 + program.moments() as u64, program.one_moment() as u64);
+    if one_moment > 0 && program.moments() > 1 {
+        push(MemoryCategory::Optimizer, "first moments", element * held, 1);
+        push(MemoryCategory::Optimizer, "second moments", element * (held - one_moment), 1);
+    } else {
+        push(MemoryCategory::Optimizer, moments, element * held, program.moments() as u64);
+    }
     if program.copies_saved_state {
-        let sections = 1 + program.moments() as u64;
-        push(MemoryCategory::Checkpoint, "copy of weights and moments", element * held, sections);
+        let missing = if program.moments() > 1 { one_moment } else { 0 };
+        push(MemoryCategory::Checkpoint, "copy of weights and moments", element * (held * sections - missing), 1);
     }
     items
 }

@@ -34,7 +34,8 @@ pub(super) fn state_reader(state: &TrainState) -> StateReader<'_> {
         moments,
         number_type,
         read: Box::new(|section, range, sink| {
-            let elements = state.section(section).and_then(|flat| flat.narrow(0, range.start, range.len()));
+            let first = state.layout.first_in_section(section);
+            let elements = state.section(section).and_then(|flat| flat.narrow(0, range.start - first, range.len()));
             let elements = elements.and_then(|elements| on_host(&elements)).map_err(tensor_error)?;
             bytes::read(&elements, |bytes| send_chunks(bytes, sink)).map_err(tensor_error)?
         }),
@@ -58,10 +59,10 @@ pub(super) fn copy_bytes(state: &TrainState) -> Result<Vec<u8>, RecordError> {
 
 /// The bytes that [`copy_bytes`] copied from `state`, whose numbers may have changed since.
 pub(super) fn reader_of_copy<'a>(state: &'a TrainState, copy: &'a [u8]) -> StateReader<'a> {
-    let (total, element) = (state.layout.total, state.buffer.dtype().size_in_bytes());
+    let (layout, element) = (&state.layout, state.buffer.dtype().size_in_bytes());
     let read = move |section: usize, range: Range<usize>, sink: ByteSink<'_>| {
-        let first = section * total;
-        send_chunks(&copy[element * (first + range.start)..element * (first + range.end)], sink)
+        let [start, end] = [range.start, range.end].map(|index| element * layout.place(section, index));
+        send_chunks(&copy[start..end], sink)
     };
     StateReader { read: Box::new(read), ..state_reader(state) }
 }
@@ -80,7 +81,7 @@ pub fn load_state(
     dtype: DType,
 ) -> Result<TrainState, RecordError> {
     let read = |sink: NumberSink<'_>| stream_state(path, plan_hash, layout, moments, sink);
-    let len = layout.total * (1 + moments);
+    let len = layout.state_len(moments);
     let (buffer, SavedPosition { step, tokens, best, .. }) = match dtype {
         DType::BF16 => read_buffer::<bf16, _>(path, len, &Device::Cpu, read)?,
         _ => read_buffer::<f32, _>(path, len, &Device::Cpu, read)?,

@@ -1,5 +1,7 @@
 //! The lines of `metrics.jsonl`.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use runner_spec::event::{Evaluation, StepMetrics};
@@ -21,6 +23,8 @@ pub struct TrainLine {
     pub epoch: Option<f64>,
     pub loss: Option<f64>,
     pub lr: Option<f64>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub lr_by_group: BTreeMap<String, f64>,
     pub grad_norm: Option<f64>,
     pub tokens: u64,
     pub tokens_per_second: Option<f64>,

@@ -18,6 +18,9 @@ pub struct StepMetrics {
     /// Mean negative log-likelihood per valid token of the global batch, in nats.
     pub loss: f64,
     pub lr: f64,
+    /// The learning rate of each group of parameters, where there are several rates.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub lr_by_group: BTreeMap<String, f64>,
     /// Global L2 norm of the gradients before clipping.
     pub grad_norm: f64,
     /// Valid tokens in this step's global batch.
@@ -182,7 +185,7 @@ pub struct WatchedDevice {
 }
 
 /// One line of `trace.jsonl`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TraceLine {
     /// Steps done, counting from 1.
     pub step: u64,
@@ -194,6 +197,9 @@ pub struct TraceLine {
     pub name: String,
     /// The first 16 hexadecimal digits of BLAKE3 over the little-endian bytes.
     pub hash: String,
+    /// The root mean square of an output's elements, which is absent if it is not finite.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rms: Option<f64>,
 }
 
 /// The tensors of a trace, in the order in which a step computes them.

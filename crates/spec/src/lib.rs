@@ -32,3 +32,4 @@ pub mod schedule;
 pub mod serde_defaults;
 mod skip;
 pub mod topology;
+pub mod transfer;

@@ -3,6 +3,7 @@
 mod adamw;
 mod group;
 mod lion;
+mod muon;
 mod sgd;
 
 use schemars::JsonSchema;
@@ -11,10 +12,12 @@ use serde_json::{Map, Value, json};
 
 use crate::diagnostic::KeyMistake;
 use crate::format::json_value;
+use crate::model::ParamSpec;
 
 pub use adamw::AdamW;
-pub use group::ParameterGroup;
+pub use group::{GroupOptions, GroupRules, ParameterGroup};
 pub use lion::Lion;
+pub use muon::{Muon, MuonScale};
 pub use sgd::Sgd;
 
 /// One optimizer.
@@ -27,6 +30,8 @@ pub enum Optimizer {
     Adamw(AdamW),
     /// Lion.
     Lion(Lion),
+    /// Muon for the matrices of layers, AdamW for the rest.
+    Muon(Muon),
     /// Stochastic gradient descent.
     Sgd(Sgd),
 }
@@ -45,14 +50,18 @@ pub trait OptimizerDescription {
     /// The parameters that weight decay acts on.
     fn decays(&self) -> Decays;
 
-    /// The same settings without weight decay.
-    fn without_decay(&self) -> Optimizer;
+    /// The weight decay; `None` if the optimizer has none.
+    fn weight_decay(&self) -> Option<f64>;
+
+    /// The same settings with this weight decay; `None` if the optimizer has none.
+    fn with_decay(&self, weight_decay: f64) -> Option<Optimizer>;
 
     /// The settings other than the learning rate, as plans show them.
     fn describe(&self) -> String;
 
-    /// Mistakes that the schema does not find.
-    fn mistakes(&self) -> Vec<KeyMistake> {
+    /// Mistakes that the schema does not find. `section` is the optimizer's key, such as `optimizer.adamw`.
+    fn mistakes(&self, section: &str) -> Vec<KeyMistake> {
+        let _ = section;
         Vec::new()
     }
 
@@ -63,6 +72,16 @@ pub trait OptimizerDescription {
     }
 }
 
+/// What an optimizer does with one parameter.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ParameterUpdate {
+    pub optimizer: Optimizer,
+    /// Multiplies the learning rate of the step.
+    pub lr_scale: f64,
+    /// The number of moments that the parameter has: the optimizer's, or fewer.
+    pub moments: usize,
+}
+
 impl Optimizer {
     /// The learning rate of the optimizer in a program, whose schedule has the real one.
     const LR_IN_PLAN: f64 = 1.0;
@@ -71,6 +90,7 @@ impl Optimizer {
         match self {
             Self::Adamw(adamw) => adamw,
             Self::Lion(lion) => lion,
+            Self::Muon(muon) => muon,
             Self::Sgd(sgd) => sgd,
         }
     }
@@ -82,16 +102,55 @@ impl Optimizer {
 
     /// The peak learning rate, which the schedule multiplies.
     pub fn lr(&self) -> f64 {
-        let (Self::Adamw(AdamW { lr, .. }) | Self::Lion(Lion { lr, .. }) | Self::Sgd(Sgd { lr, .. })) = self;
+        let (Self::Adamw(AdamW { lr, .. })
+        | Self::Lion(Lion { lr, .. })
+        | Self::Muon(Muon { lr, .. })
+        | Self::Sgd(Sgd { lr, .. })) = self;
         *lr
     }
 
-    /// The optimizer as programs hold it: the peak learning rate is in their schedule.
+    /// The optimizer as programs hold it: the peak learning rate is in their schedule. A second learning rate is a multiple of it.
     #[must_use]
     pub fn without_lr(mut self) -> Self {
-        let (Self::Adamw(AdamW { lr, .. }) | Self::Lion(Lion { lr, .. }) | Self::Sgd(Sgd { lr, .. })) = &mut self;
+        if let Self::Muon(muon) = &mut self {
+            muon.adamw.lr = muon.adamw_lr_scale();
+        }
+        let (Self::Adamw(AdamW { lr, .. })
+        | Self::Lion(Lion { lr, .. })
+        | Self::Muon(Muon { lr, .. })
+        | Self::Sgd(Sgd { lr, .. })) = &mut self;
         *lr = Self::LR_IN_PLAN;
         self
+    }
+
+    /// The update of `parameter` in a model of `layers` layers.
+    pub fn update_of(&self, parameter: &ParamSpec, layers: usize) -> ParameterUpdate {
+        let (optimizer, lr_scale) = match self {
+            Self::Muon(_) if Muon::orthogonalizes(parameter, layers) => {
+                return ParameterUpdate { optimizer: *self, lr_scale: 1.0, moments: 1 };
+            }
+            Self::Muon(muon) => (Self::Adamw(muon.adamw).without_lr(), muon.adamw_lr_scale()),
+            _ => (*self, 1.0),
+        };
+        let description = optimizer.description();
+        let undecayed = match description.decays() {
+            Decays::Matrices if !parameter.is_matrix() => description.with_decay(0.0),
+            _ => None,
+        };
+        ParameterUpdate { optimizer: undecayed.unwrap_or(optimizer), lr_scale, moments: description.moments() }
+    }
+
+    /// The relative cost of the update of `parameter`, in units of one element's update by an elementwise optimizer.
+    pub fn update_cost(&self, parameter: &ParamSpec, layers: usize) -> u64 {
+        /// FLOPs that take about as long as the update of one element, which memory bounds.
+        const FLOPS_PER_ELEMENT: f64 = 1000.0;
+        let elements = parameter.len() as u64;
+        match (self, parameter.shape.as_slice()) {
+            (Self::Muon(muon), &[rows, cols]) if Muon::orthogonalizes(parameter, layers) => {
+                elements + (muon.flops([rows, cols]) / FLOPS_PER_ELEMENT) as u64
+            }
+            _ => elements,
+        }
     }
 
     /// The settings as plans store them: the keys of the file, without `lr`.
@@ -157,10 +216,10 @@ impl Decays {
 }
 
 /// Reports the decay rates of moments that are not in [0, 1). `help` names common values.
-fn beta_mistakes(optimizer: &str, betas: [f64; 2], help: &str) -> Vec<KeyMistake> {
+fn beta_mistakes(section: &str, betas: [f64; 2], help: &str) -> Vec<KeyMistake> {
     let wrong = betas.into_iter().enumerate().filter(|(_, beta)| !(0.0..1.0).contains(beta));
     let mistake = |(i, beta)| {
-        let key = format!("optimizer.{optimizer}.betas.{i}");
+        let key = format!("{section}.betas.{i}");
         let message = format!("`{key}` must be at least 0 and less than 1, got {beta}");
         KeyMistake::new([key], message, help)
     };
@@ -179,7 +238,12 @@ mod tests {
         let stored = r#"{"adam_w":{"beta1":0.9,"beta2":0.95,"decays":"all","eps":1e-8,"weight_decay":0.1}}"#;
         let lion = Optimizer::Lion(Lion::default());
         let lion_stored = r#"{"lion":{"betas":[0.9,0.99],"decays":"matrices","weight_decay":0.0}}"#;
-        for (optimizer, stored) in [(adamw, stored), (lion, lion_stored), (sgd, r#"{"sgd":{"momentum":0.25}}"#)] {
+        let muon = Optimizer::Muon(Muon { lr: 0.5, adamw: AdamW { lr: 0.125, ..AdamW::default() }, ..Muon::default() });
+        let muon_stored = r#"{"muon":{"adamw":{"betas":[0.9,0.95],"eps":1e-8,"lr":0.25,"weight_decay":0.1},"iterations":5,"momentum":0.95,"nesterov":true,"scale":"original","weight_decay":0.0}}"#;
+        let sgd_stored = r#"{"sgd":{"momentum":0.25}}"#;
+        for (optimizer, stored) in
+            [(adamw, stored), (lion, lion_stored), (muon.without_lr(), muon_stored), (sgd, sgd_stored)]
+        {
             assert_eq!(optimizer.plan_value().to_string(), stored);
             let read = Optimizer::from_plan_value(optimizer.plan_value()).unwrap();
             assert_eq!((read, read.lr()), (optimizer.without_lr(), 1.0));

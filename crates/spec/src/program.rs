@@ -3,6 +3,7 @@
 pub mod batch;
 pub mod text;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
@@ -16,12 +17,13 @@ use crate::error::PlainError;
 pub use crate::experiment::{EvalLoss, HELLASWAG, ParallelMode, Precision, Recompute, Samples, Seeds, ShardedState};
 use crate::forecast::Activity;
 pub use crate::mesh::Mesh;
-use crate::model::ModelSpec;
 use crate::model::layout::ParamLayout;
 use crate::model::stage::stage_parameters;
-use crate::optimizer::{Optimizer, in_plan};
+use crate::model::{ModelSpec, parameters};
+use crate::optimizer::{GroupOptions, GroupRules, Optimizer, ParameterGroup, in_plan};
 pub use crate::schedule::LrSchedule;
 use crate::serde_defaults::{is_default, is_true, yes};
+use crate::transfer::Transfer;
 
 /// The work of one rank: its part of the model, the instructions of one optimizer step, and the periodic ones.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -55,6 +57,12 @@ pub struct Program {
     /// Without its learning rate, which the schedule gives.
     #[serde(with = "in_plan")]
     pub optimizer: Optimizer,
+    /// Settings of some parameters that differ from the optimizer's.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GroupOptions>,
+    /// The model for which the optimizer's settings are right, where it is not this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transfer: Option<Transfer>,
     pub schedule: LrSchedule,
     /// Optimizer steps in the whole run.
     pub steps: u64,
@@ -79,6 +87,8 @@ pub struct CostClass {
     pub stage: usize,
     pub owns_optimizer: bool,
     pub shard_elements: Option<usize>,
+    /// Elements of the state that have only the first moment.
+    pub one_moment: usize,
     pub copies_saved_state: bool,
 }
 
@@ -299,7 +309,51 @@ impl Program {
     /// The layout of the parameters that this rank's model has.
     pub fn parameter_layout(&self) -> ParamLayout {
         let chunks: Vec<Range<usize>> = self.chunks.iter().map(|chunk| chunk.range()).collect();
-        ParamLayout::new(stage_parameters(&self.model, &chunks))
+        let moments = self.optimizer.description().moments();
+        let mut parameters = stage_parameters(&self.model, &chunks);
+        if let Some(rules) = self.transfer.map(|transfer| transfer.rules(&self.model)) {
+            parameters = parameters.into_iter().map(|spec| rules.initial(spec, &self.optimizer)).collect();
+        }
+        ParamLayout::with_fewer_moments(parameters, |spec| {
+            self.optimizer.update_of(spec, self.model.layers).moments < moments
+        })
+    }
+
+    /// The shapes of the matrices that Muon updates on this rank.
+    pub fn orthogonalized(&self) -> Vec<[usize; 2]> {
+        if !matches!(self.optimizer, Optimizer::Muon(_)) || !self.owns_optimizer() {
+            return Vec::new();
+        }
+        let layout = self.state_layout();
+        let entries = layout.entries.iter().filter(|entry| entry.offset < layout.one_moment);
+        entries.filter_map(|entry| entry.spec.shape.as_slice().try_into().ok()).collect()
+    }
+
+    /// Elements of the rank's state that have only the first moment.
+    pub fn one_moment(&self) -> usize {
+        self.orthogonalized().into_iter().map(|[rows, cols]| rows * cols).sum()
+    }
+
+    /// FLOPs of making the directions of this rank's matrices orthogonal in a step.
+    pub fn orthogonalization_flops(&self) -> f64 {
+        let Optimizer::Muon(muon) = self.optimizer else { return 0.0 };
+        self.orthogonalized().into_iter().map(|shape| muon.flops(shape)).sum()
+    }
+
+    /// Factors on the learning rate, by groups of the whole model; none if there is one rate.
+    pub fn lr_scales(&self) -> BTreeMap<String, f64> {
+        let scales = self.group_rules().lr_scales(&parameters(&self.model));
+        if scales.values().all(|scale| *scale == 1.0) { BTreeMap::new() } else { scales }
+    }
+
+    fn group_rules(&self) -> GroupRules<'_> {
+        let transfer = self.transfer.map(|transfer| transfer.rules(&self.model));
+        GroupRules { optimizer: self.optimizer, options: &self.groups, transfer, layers: self.model.layers }
+    }
+
+    /// The groups of the parameters in `layout`, which has some of this rank's.
+    pub fn parameter_groups(&self, layout: &ParamLayout) -> Vec<ParameterGroup> {
+        self.group_rules().groups(layout)
     }
 
     /// The layout of the parameters whose optimizer state this rank holds: all of its model's, or a shard of them.
@@ -314,6 +368,7 @@ impl Program {
             stage: self.stage(),
             owns_optimizer: self.owns_optimizer(),
             shard_elements: self.shard().map(|shard| shard.len()),
+            one_moment: self.one_moment(),
             copies_saved_state: self.copies_saved_state,
         }
     }

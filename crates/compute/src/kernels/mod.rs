@@ -17,6 +17,7 @@ pub mod embedding;
 mod gradient;
 pub mod loss;
 pub mod matmul;
+pub mod muon;
 pub mod norm;
 pub mod optimizer;
 pub mod out_of_memory;

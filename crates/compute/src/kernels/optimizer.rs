@@ -12,31 +12,35 @@ use super::cpu::{Real, Stored, element_update, elementwise};
 
 pub use super::cpu::element_update::ElementUpdate;
 
-/// One update of the weights number `elements` in a flat buffer, and of their moments. `state` is weights and `MOMENTS` moments, of the
-/// gradients' length and type each, one after the other. `copy` (a bf16 tensor) has the first weights rounded, and gets those among
-/// `elements` in the same pass.
+/// One update of the weights number `elements` in a flat buffer, and of their moments. `state` is weights and moments, of the gradients'
+/// length and type each, one after the other; the first `one_moment` weights have no second moment. `copy` (a bf16 tensor) has the first
+/// weights rounded, and gets those among `elements` in the same pass.
 ///
 /// # Errors
-/// If `state` has another length, or an error of the device.
+/// If `state` is too short, `elements` do not have the moments, or an error of the device.
 pub fn update<U: ElementUpdate<SCALARS, MOMENTS>, const SCALARS: usize, const MOMENTS: usize>(
     update: &U,
     state: &Tensor,
     grads: &Tensor,
     elements: &Range<usize>,
+    one_moment: usize,
     copy: Option<&Tensor>,
 ) -> Result<()> {
+    const { assert!(MOMENTS <= 2, "a layout has places for two moments") }
     let (n, len) = (grads.elem_count(), state.elem_count());
-    if len != (1 + MOMENTS) * n {
+    let skipped = if MOMENTS > 1 { one_moment } else { 0 };
+    if len < (1 + MOMENTS) * n - skipped {
         bail!("{}: {len} numbers of state for {n} gradients and {MOMENTS} moments", U::KERNEL)
     }
-    if elements.end > n {
-        bail!("{}: elements {elements:?} of {n}", U::KERNEL)
+    if elements.end > n || elements.start < skipped {
+        bail!("{}: elements {elements:?} of {n}, of which {skipped} have one moment", U::KERNEL)
     }
-    on_gpu!(state => super::cuda::optimizer::update(update, state, grads, elements, copy));
+    on_gpu!(state => super::cuda::optimizer::update(update, state, grads, elements, skipped, copy));
     with_copy(copy, |copy| {
         with_type!(state, S; g = grads => {
             write::<S>(state, U::KERNEL, |state| {
-                element_update::update::<S, U, SCALARS, MOMENTS>(update, elements, state, g, &mut copy.borrow_mut());
+                let copy = &mut copy.borrow_mut();
+                element_update::update::<S, U, SCALARS, MOMENTS>(update, elements, skipped, state, g, copy);
             })
         })
     })

@@ -39,7 +39,7 @@ mod tests {
     use candle_core::{DType, Device, Tensor};
 
     use super::*;
-    use crate::optim::update_group;
+    use crate::optim::update_elements;
     use runner_spec::optimizer::{Optimizer, OptimizerDescription as _, ParameterGroup};
 
     /// The formula of the paper, one operation after the other in f64. The state is rounded to `dtype` after each step, as stored state is.
@@ -85,10 +85,11 @@ mod tests {
             let state = tensor([numbers(0), vec![0.0; LEN]].concat());
             for (t, g) in grads.iter().enumerate() {
                 let inputs = UpdateInputs { lr: lion.lr, t: t as u64 + 1, grad_scale: 0.5 };
-                for (elements, optimizer) in [(0..LEN / 2, Optimizer::Lion(lion)), (LEN / 2..LEN, lion.without_decay())]
+                for (elements, optimizer) in
+                    [(0..LEN / 2, Optimizer::Lion(lion)), (LEN / 2..LEN, lion.with_decay(0.0).unwrap())]
                 {
-                    let group = ParameterGroup { elements, optimizer, lr_scale: 1.0 };
-                    update_group(&group, &state, &tensor(g.clone()), inputs, None).unwrap();
+                    let group = ParameterGroup { name: String::new(), elements, optimizer, lr_scale: 1.0 };
+                    update_elements(&group, &state, 0, &tensor(g.clone()), inputs, None).unwrap();
                 }
             }
             let got: Vec<f64> = state.to_dtype(DType::F64).unwrap().to_vec1().unwrap();

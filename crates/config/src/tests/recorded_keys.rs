@@ -55,7 +55,8 @@ const FILES: [&str; 16] = [
      schedule: {start: 2, decay: {piecewise: [{at: {share: 0.5}, factor: 0.5}, {at: {steps: 900}, factor: 0, shape: cosine}]}}\neval: {EVAL}",
     "model: {preset: gpt2-nano, vocab_size: 1000}\ndata: {DATA, tokenizer: {ids: {}}}\neval: {EVAL}",
     "model: {preset: llama-nano, rope_scaling: {yarn: {factor: 4, original_context: 16, attention_factor: 1.1}}}\ndata: {DATA}\neval: {EVAL}",
-    "model: {preset: llama-nano, rope_scaling: {linear: {factor: 4}}, window: 8}\ndata: {DATA}\neval: {EVAL}",
+    "model: {preset: llama-nano, rope_scaling: {linear: {factor: 4}}, window: 8, tie_embeddings: false}\ndata: {DATA}\neval: {EVAL}\n\
+     optimizer: {muon: {}}\ntrain: {transfer: {d_model: 32, layers: 1, tokens: 100000}, groups: [{match: '*', lr_scale: 0.5, weight_decay: 0}]}",
     "model: {preset: llama-3.2-1b}\ndata: {DATA}\neval: {EVAL}",
 ];
 

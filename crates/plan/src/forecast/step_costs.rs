@@ -10,6 +10,7 @@ use runner_spec::cluster::{ClusterFacts, DeviceFacts};
 use runner_spec::experiment::Optimizer;
 use runner_spec::forecast::ForecastBasis;
 use runner_spec::mesh::Mesh;
+use runner_spec::model::parts::Linear;
 use runner_spec::plan::{ParamCounts, RankPlan};
 use runner_spec::precision;
 use runner_spec::program::{BlockRange, Device, Instruction, Program};
@@ -194,6 +195,17 @@ pub(crate) fn gradient_elements(params: &[u64], program: &Program, blocks: Block
     n
 }
 
+/// Seconds of a FLOP in the products that make a layer's gradients of weights, of `rows` rows.
+fn seconds_per_flop(program: &Program, rows: usize, layer: &BlockSeconds) -> f64 {
+    let decoder = program.model.decoder();
+    let sizes =
+        decoder.layers.pattern().iter().map(|layer| layer.products().into_iter().map(Linear::size).sum::<usize>());
+    // Without products, attention and MLP are absent, and so are matrices.
+    let mean = sizes.sum::<usize>() as f64 / decoder.layers.pattern().len().max(1) as f64;
+    let flops = 2.0 * (rows * program.batch.length) as f64 * mean;
+    if flops > 0.0 { layer.weight / flops } else { 0.0 }
+}
+
 impl<'a> StageCosts<'a> {
     fn new(rank: CostedRank<'a>, rates: &'a DeviceRates, sharers: usize) -> Option<Self> {
         let CostedRank { program: p, hardware, params } = rank;
@@ -209,12 +221,16 @@ impl<'a> StageCosts<'a> {
         let norm = update / Optimizer::default().description().passes();
         // A rank that holds a shard updates only that.
         let share = p.shard().map_or(1.0, |shard| shard.len() as f64 / params.total as f64);
+        let orthogonalization = match p.orthogonalization_flops() {
+            0.0 => 0.0,
+            flops => flops * seconds_per_flop(p, full, &full_seconds.layer),
+        };
         Some(Self {
             program: p,
             params,
             full: full_seconds,
             last: if rest == full { full_seconds } else { timer.block_seconds(rest, p.batch.length)? },
-            update: (update - norm) * share,
+            update: (update - norm) * share + orthogonalization,
             norm,
         })
     }

@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use crate::error::{Result, refuse};
 use runner_spec::cluster::DeviceFacts;
+use runner_spec::model::ParamSpec;
 use runner_spec::model::layout::{ParamLayout, common_range};
 use runner_spec::precision;
 use runner_spec::program::{Device, Program, ShardedState};
@@ -32,7 +33,8 @@ pub(crate) fn divide_parameters(
         );
     }
     let layout = program.parameter_layout();
-    let Some(shards) = layout.divide(replicas) else {
+    let cost = |spec: &ParamSpec| program.optimizer.update_cost(spec, program.model.layers);
+    let Some(shards) = layout.divide(replicas, cost) else {
         refuse!(
             "parallel.shard",
             "{} tensors {INDIVISIBLE} {replicas} replicas; use fewer replicas, or delete the key",

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::check::ExecutionSummary;
 use crate::memory::{MemoryBasis, estimate};
-use crate::quantity::bytes;
+use crate::quantity::{bytes, si};
 use crate::ranks::shard::gathered_element_bytes;
 use runner_spec::format::{count, counted};
 use runner_spec::model::layout::common_range;
@@ -68,6 +68,39 @@ pub(crate) fn describe_shards(
         ]);
     }
     Some(note)
+}
+
+/// Ranks with shards that [`describe_orthogonalization`] lists.
+const LISTED_OWNERS: usize = 8;
+
+/// Which rank makes which matrices orthogonal under Muon, and what that costs; `None` where one rank updates all.
+pub(crate) fn describe_orthogonalization(ranks: &[RankPlan]) -> Option<String> {
+    let owners: Vec<_> = ranks.iter().filter(|rank| rank.program.orthogonalization_flops() > 0.0).collect();
+    let (first, replicas) = (owners.first()?, owners.first()?.program.mesh.replicas);
+    if first.program.shard().is_none() {
+        return (owners.len() > 1 && replicas > 1).then(|| {
+            let sum: f64 = owners.iter().map(|rank| rank.program.orthogonalization_flops()).sum();
+            format!(
+                "optimizer.muon: each of {replicas} replicas makes every matrix orthogonal, together {} a step, {:.1}% of what its passes take; \
+                 with `parallel.shard: optimizer` each matrix has one owner",
+                si(sum, "FLOP"),
+                100.0 * sum / first.program.flops_per_step
+            )
+        });
+    }
+    let own = |rank: &&&RankPlan| {
+        let (number, program) = (rank.rank, &rank.program);
+        let matrices = match program.orthogonalized().len() {
+            1 => "1 matrix".to_owned(),
+            number => format!("{number} matrices"),
+        };
+        format!("rank {number} {matrices}, {}", si(program.orthogonalization_flops(), "FLOP"))
+    };
+    let mut listed: Vec<String> = owners.iter().take(LISTED_OWNERS).map(|rank| own(&rank)).collect();
+    if owners.len() > LISTED_OWNERS {
+        listed.push(format!("and {} more ranks", owners.len() - LISTED_OWNERS));
+    }
+    Some(format!("optimizer.muon: each matrix has one owner, which makes it orthogonal: {}", listed.join("; ")))
 }
 
 /// Bytes of weights that the rank of `program` receives in a step.

@@ -7,8 +7,9 @@ use crate::testing::{Change, cluster, compiled, data, experiment};
 use runner_spec::data::{DataFacts, DataPart, TextOverlap};
 use runner_spec::experiment as e;
 use runner_spec::model::{Biases, LayerOptions, Mask, NormGain, QkNorm};
-use runner_spec::optimizer::{AdamW, Decays, Sgd};
+use runner_spec::optimizer::{AdamW, Decays, GroupOptions, Muon, Sgd};
 use runner_spec::schedule::{Decay, InverseSqrtDecay, PointShape, SchedulePoint, StepDecay};
+use runner_spec::transfer::Transfer;
 
 #[test]
 fn changes_that_affect_no_number_keep_the_hash() {
@@ -65,7 +66,7 @@ fn the_hash_is_stable() {
 #[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn changes_that_affect_a_number_change_the_hash() {
     let mut seen = vec![("reference", compiled(&experiment()).hash)];
-    let changes: [Change<e::Experiment>; 69] = [
+    let changes: [Change<e::Experiment>; 73] = [
         ("seed", |x| x.seed = 1.into()),
         ("seed.data", |x| x.seed.data = 1),
         ("seed.init", |x| x.seed.init = 1),
@@ -124,6 +125,20 @@ fn changes_that_affect_a_number_change_the_hash() {
         ("lr", |x| x.optimizer = e::Optimizer::Adamw(AdamW { lr: 2e-3, betas: [0.9, 0.99], ..AdamW::default() })),
         ("betas", |x| x.optimizer = e::Optimizer::Adamw(AdamW { lr: 1e-3, ..AdamW::default() })),
         ("sgd", |x| x.optimizer = e::Optimizer::Sgd(Sgd { lr: 1e-3, momentum: 0.0 })),
+        ("muon", |x| x.optimizer = e::Optimizer::Muon(Muon::default())),
+        ("muon's adamw", |x| {
+            let adamw = AdamW { lr: 1e-3, ..AdamW::default() };
+            x.optimizer = e::Optimizer::Muon(Muon { adamw, ..Muon::default() });
+        }),
+        ("groups", |x| {
+            let group = GroupOptions { r#match: "*.bias".to_owned(), lr_scale: Some(0.5), weight_decay: None };
+            x.train.groups = vec![group];
+        }),
+        ("transfer", |x| {
+            let (d_model, layers, tokens) = (16, Some(1), None);
+            let transfer = Transfer { d_model, layers, depth_exponent: 1.0, tokens, token_exponent: 0.32 };
+            x.train.transfer = Some(transfer);
+        }),
         ("warmup", |x| x.schedule.warmup.from = Some(0.1)),
         ("cooldown", |x| x.schedule.cooldown = Some(e::ScheduleLength::Steps(50).into())),
         ("decays before the end", |x| {

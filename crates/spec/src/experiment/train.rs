@@ -4,7 +4,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::model::parts::Recompute;
+use crate::optimizer::GroupOptions;
 use crate::serde_defaults::is_default;
+use crate::transfer::Transfer;
 
 /// The length of the training: one of `steps`, `epochs`, `tokens`, `flops` and `tokens_per_parameter`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -34,6 +36,14 @@ pub struct Train {
     /// Global L2 norm to which gradients are clipped; `null` leaves them as they are.
     #[schemars(extend("exclusiveMinimum" = 0))]
     pub clip_norm: Option<f64>,
+    /// Settings of parameters whose names match a pattern.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(!skip_serializing_if)]
+    pub groups: Vec<GroupOptions>,
+    /// The model for which the optimizer's settings and the initial weights are right, if it is smaller than this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(!skip_serializing_if)]
+    pub transfer: Option<Transfer>,
     /// The part of a layer's forward that its backward recomputes instead of keeping it: nothing, attention's part, or all but
     /// the layer's input. Less memory, more work, the same numbers.
     #[serde(skip_serializing_if = "is_default")]
@@ -50,6 +60,8 @@ impl Default for Train {
             flops: None,
             tokens_per_parameter: None,
             clip_norm: Some(1.0),
+            groups: Vec::new(),
+            transfer: None,
             recompute: Recompute::None,
         }
     }
@@ -91,7 +103,8 @@ impl Train {
 
     /// Replaces the length of the training.
     pub fn set_steps(&mut self, steps: u64) {
-        *self = Self { clip_norm: self.clip_norm, recompute: self.recompute, steps: Some(steps), ..Self::default() };
+        let Self { clip_norm, groups, transfer, recompute, .. } = std::mem::take(self);
+        *self = Self { clip_norm, groups, transfer, recompute, steps: Some(steps), ..Self::default() };
     }
 }
 

@@ -51,6 +51,11 @@ impl Decoder {
 }
 
 impl Decoder {
+    /// The names of the parameters that make what layers add to the residual stream.
+    pub fn layer_outputs(&self) -> impl Iterator<Item = String> {
+        self.layers.iter().enumerate().flat_map(|(index, layer)| layer.output_names(index))
+    }
+
     /// The tables of angles that the layers in `chunks`, parts of the block list, need, each once.
     pub fn rotary_tables(&self, chunks: impl Iterator<Item = Range<usize>>) -> Vec<Rotary> {
         let mut tables = Vec::new();

@@ -29,35 +29,78 @@ pub struct ParamLayout {
     pub total: usize,
     /// Elements of the matrices, which the buffer starts with.
     pub matrices: usize,
+    /// The first elements, which have only the first moment. Others have all of the optimizer's.
+    #[serde(default)]
+    pub one_moment: usize,
 }
 
 impl ParamLayout {
-    /// Lays out parameters given in registration order.
+    /// Lays out parameters given in registration order, which have all moments.
     pub fn new(specs: Vec<ParamSpec>) -> Self {
-        let (matrices, rest): (Vec<_>, Vec<_>) = specs.into_iter().partition(ParamSpec::is_matrix);
-        let elements = matrices.iter().map(ParamSpec::len).sum();
-        let mut offset = 0;
-        let mut entries = Vec::with_capacity(matrices.len() + rest.len());
-        for spec in matrices.into_iter().chain(rest) {
-            let len = spec.len();
-            entries.push(ParamEntry { spec, offset });
-            offset += len;
-        }
-        Self { entries, total: offset, matrices: elements }
+        Self::with_fewer_moments(specs, |_| false)
     }
 
-    /// Divides the buffer into `parts` of about the same length, each of whole tensors, the first ones first. `None` if there are fewer
+    /// Lays out parameters given in registration order. Matrices for which `has_one` is true come first, and have only the first moment.
+    pub fn with_fewer_moments(specs: Vec<ParamSpec>, has_one: impl Fn(&ParamSpec) -> bool) -> Self {
+        let (matrices, rest): (Vec<_>, Vec<_>) = specs.into_iter().partition(ParamSpec::is_matrix);
+        let (first, matrices): (Vec<_>, Vec<_>) = matrices.into_iter().partition(has_one);
+        let elements = |specs: &[ParamSpec]| specs.iter().map(ParamSpec::len).sum::<usize>();
+        let one_moment = elements(&first);
+        let in_matrices = one_moment + elements(&matrices);
+        let mut offset = 0;
+        let place = |spec: ParamSpec| {
+            let entry = ParamEntry { spec, offset };
+            offset = entry.range().end;
+            entry
+        };
+        let entries = first.into_iter().chain(matrices).chain(rest).map(place).collect();
+        Self { entries, total: offset, matrices: in_matrices, one_moment }
+    }
+
+    /// The first element that section `section` of a training state has: section 0 is the weights, each following one a moment.
+    pub fn first_in_section(&self, section: usize) -> usize {
+        if section < 2 { 0 } else { self.one_moment }
+    }
+
+    /// The `entries` that section `section` of a training state has.
+    pub fn having<'a>(
+        &self,
+        section: usize,
+        entries: &'a [&'a ParamEntry],
+    ) -> impl Iterator<Item = &'a ParamEntry> + Clone {
+        let first = self.first_in_section(section);
+        entries.iter().copied().filter(move |entry| entry.offset >= first)
+    }
+
+    /// The place of section `section` in the buffer of a training state.
+    pub fn section(&self, section: usize) -> Range<usize> {
+        let start = section * self.total - section.saturating_sub(2) * self.one_moment;
+        start..start + self.total - self.first_in_section(section)
+    }
+
+    /// The place of element `index` of section `section` in the buffer of a training state.
+    pub fn place(&self, section: usize, index: usize) -> usize {
+        self.section(section).start + index - self.first_in_section(section)
+    }
+
+    /// The length of the buffer of a training state: the weights and `moments` moments.
+    pub fn state_len(&self, moments: usize) -> usize {
+        self.section(moments).end
+    }
+
+    /// Divides the buffer into `parts` of about the same `cost`, each of whole tensors, the first ones first. `None` if there are fewer
     /// tensors than parts.
-    pub fn divide(&self, parts: usize) -> Option<Vec<Range<usize>>> {
-        let ends: Vec<usize> = self.entries.iter().map(|entry| entry.range().end).collect();
+    pub fn divide(&self, parts: usize, cost: impl Fn(&ParamSpec) -> u64) -> Option<Vec<Range<usize>>> {
+        let mut sum = 0;
+        let ends: Vec<u64> = self.entries.iter().map(|entry| (sum += cost(&entry.spec), sum).1).collect();
         let (mut next, mut start) = (0, 0);
         let part = |index: usize| {
             // The parts after this one need a tensor each.
             let last = ends.len().checked_sub(parts - index)?;
-            let even = (self.total as u128 * (index as u128 + 1) / parts as u128) as usize;
+            let even = (u128::from(sum) * (index as u128 + 1) / parts as u128) as u64;
             let above = ends.partition_point(|end| *end < even).clamp(next, last);
             let nearest = (above.saturating_sub(1).max(next)..=above).min_by_key(|i| ends[*i].abs_diff(even))?;
-            let range = start..ends[nearest];
+            let range = start..self.entries[nearest].range().end;
             (next, start) = (nearest + 1, range.end);
             Some(range)
         };
@@ -69,8 +112,9 @@ impl ParamLayout {
     pub fn part(&self, range: &Range<usize>) -> Self {
         let inside = self.entries.iter().filter(|entry| range.contains(&entry.offset));
         let moved = |entry: &ParamEntry| ParamEntry { spec: entry.spec.clone(), offset: entry.offset - range.start };
-        let matrices = self.matrices.clamp(range.start, range.end) - range.start;
-        Self { entries: inside.map(moved).collect(), total: range.len(), matrices }
+        let [matrices, one_moment] =
+            [self.matrices, self.one_moment].map(|end| end.clamp(range.start, range.end) - range.start);
+        Self { entries: inside.map(moved).collect(), total: range.len(), matrices, one_moment }
     }
 
     /// The elements of the parameters of `blocks`, in as few ranges as possible.
@@ -125,7 +169,7 @@ mod tests {
 
     #[test]
     fn parts_are_whole_tensors_of_about_the_same_length() {
-        let of = |lengths: &[usize], parts| layout(lengths).divide(parts);
+        let of = |lengths: &[usize], parts| layout(lengths).divide(parts, |spec| spec.len() as u64);
         assert_eq!(of(&[10, 10, 10, 10], 2), Some(vec![0..20, 20..40]));
         assert_eq!(of(&[10, 10, 10, 10], 3), Some(vec![0..10, 10..30, 30..40]));
         assert_eq!(of(&[100, 1, 1, 1], 4), Some(vec![0..100, 100..101, 101..102, 102..103]));

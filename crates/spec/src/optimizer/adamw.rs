@@ -46,8 +46,12 @@ impl OptimizerDescription for AdamW {
         self.decays
     }
 
-    fn without_decay(&self) -> Optimizer {
-        Optimizer::Adamw(Self { weight_decay: 0.0, ..*self })
+    fn weight_decay(&self) -> Option<f64> {
+        Some(self.weight_decay)
+    }
+
+    fn with_decay(&self, weight_decay: f64) -> Option<Optimizer> {
+        Some(Optimizer::Adamw(Self { weight_decay, ..*self }))
     }
 
     fn describe(&self) -> String {
@@ -56,8 +60,8 @@ impl OptimizerDescription for AdamW {
         format!("betas {beta1} and {beta2}, eps {eps}, weight decay {weight_decay}{decayed}")
     }
 
-    fn mistakes(&self) -> Vec<KeyMistake> {
-        beta_mistakes("adamw", self.betas, "common values are [0.9, 0.95] and [0.9, 0.999]")
+    fn mistakes(&self, section: &str) -> Vec<KeyMistake> {
+        beta_mistakes(section, self.betas, "common values are [0.9, 0.95] and [0.9, 0.999]")
     }
 }
 

@@ -40,8 +40,12 @@ impl OptimizerDescription for Lion {
         self.decays
     }
 
-    fn without_decay(&self) -> Optimizer {
-        Optimizer::Lion(Self { weight_decay: 0.0, ..*self })
+    fn weight_decay(&self) -> Option<f64> {
+        Some(self.weight_decay)
+    }
+
+    fn with_decay(&self, weight_decay: f64) -> Option<Optimizer> {
+        Some(Optimizer::Lion(Self { weight_decay, ..*self }))
     }
 
     fn describe(&self) -> String {
@@ -49,7 +53,7 @@ impl OptimizerDescription for Lion {
         format!("betas {beta1} and {beta2}, weight decay {weight_decay}{}", decays.describe())
     }
 
-    fn mistakes(&self) -> Vec<KeyMistake> {
-        beta_mistakes("lion", self.betas, "common values are [0.9, 0.99] and [0.95, 0.98]")
+    fn mistakes(&self, section: &str) -> Vec<KeyMistake> {
+        beta_mistakes(section, self.betas, "common values are [0.9, 0.99] and [0.95, 0.98]")
     }
 }

@@ -29,8 +29,12 @@ impl OptimizerDescription for Sgd {
         Decays::Matrices
     }
 
-    fn without_decay(&self) -> Optimizer {
-        Optimizer::Sgd(*self)
+    fn weight_decay(&self) -> Option<f64> {
+        None
+    }
+
+    fn with_decay(&self, _: f64) -> Option<Optimizer> {
+        None
     }
 
     fn describe(&self) -> String {

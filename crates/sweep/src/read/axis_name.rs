@@ -59,11 +59,7 @@ mod tests {
         assert_eq!(help("model.layer"), "unknown key `layer` in `model`; did you mean `layers`?");
         assert!(help("modle.layers").ends_with("did you mean `model`?"));
         assert!(help("optimizer.adam.lr").ends_with("did you mean `adamw`?"));
-        assert!(
-            help("lr").contains("`lr` belongs under `optimizer.adamw`, `optimizer.lion` or `optimizer.sgd`"),
-            "{}",
-            help("lr")
-        );
+        assert!(help("lr").contains("`lr` belongs under `optimizer.adamw`, `optimizer.lion`, "), "{}", help("lr"));
         assert!(help("train.steps.x").contains("`train.steps` must be a whole number"), "{}", help("train.steps.x"));
         assert!(help("").contains("top level") && help("model..x").contains("in `model`"));
         assert!(check_key_path(&"a.".repeat(100_000)).is_err());

@@ -47,7 +47,7 @@ pub(super) struct PointProcess {
 #[serde(tag = "kind", rename_all = "snake_case")]
 enum ProgressLine {
     Start { step: u64 },
-    Train(TrainLine),
+    Train(Box<TrainLine>),
 }
 
 impl PointProcess {

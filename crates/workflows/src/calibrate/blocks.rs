@@ -13,7 +13,7 @@ use runner_compute::optim;
 use runner_compute::state::TrainState;
 use runner_spec::experiment::{Family, Optimizer};
 use runner_spec::model::layout::ParamLayout;
-use runner_spec::model::{ModelSpec, parameters};
+use runner_spec::model::{ModelSpec, ParamInit, ParamSpec, parameters};
 use runner_spec::rates::{ConcurrentLoad, EmbeddingPoint, HeadPoint, LayerPoint, UpdatePoint};
 
 const SEED: u64 = 1;
@@ -75,14 +75,16 @@ pub(super) fn embedding(busy: ConcurrentLoad, s: MeasuredShape, repetitions: Rep
 pub(super) fn update(busy: ConcurrentLoad, parameters: usize, repetitions: Repetitions) -> Result<UpdatePoint> {
     let default = Optimizer::default();
     let [seconds] = timed(busy, repetitions, || {
-        let layout = Arc::new(ParamLayout { entries: Vec::new(), total: parameters, matrices: parameters });
+        let (shape, init) = (vec![1, parameters], ParamInit::Zeros);
+        let layout = Arc::new(ParamLayout::new(vec![ParamSpec { name: String::new(), shape, init, block: 0 }]));
+        let groups = default.groups(&[], &layout, 0);
         let mut state =
             TrainState::zeroed(layout, default.description().moments(), candle_core::DType::F32, &Device::Cpu)?;
         let grads = Tensor::full(1e-3_f32, parameters, &Device::Cpu)?;
         Ok(move || {
             let (seconds, ()) = stopwatch(|| {
                 optimizer::norm(&grads)?;
-                optim::update(&state, &default, &grads, 1e-4, 1.0, None)?;
+                optim::update(&state, &groups, &grads, [1e-4, 1.0], None, candle_core::DType::F32)?;
                 optimizer::clear(&grads)
             })?;
             state.step += 1;

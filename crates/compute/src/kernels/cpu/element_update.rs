@@ -56,11 +56,12 @@ pub trait ElementUpdate<const SCALARS: usize, const MOMENTS: usize>: Sync {
     ) -> (S::Real, [S::Real; MOMENTS]);
 }
 
-/// Updates the weights number `elements` of `state`, and their moments. `state` is weights and `MOMENTS` moments, as many as gradients `g`
-/// each.
+/// Updates the weights number `elements` of `state`, and their moments. `state` is weights and moments, as many as gradients `g` each; the
+/// first `skipped` weights have no second moment.
 pub fn update<S: Stored, U: ElementUpdate<SCALARS, MOMENTS>, const SCALARS: usize, const MOMENTS: usize>(
     update: &U,
     elements: &Range<usize>,
+    skipped: usize,
     state: &mut [S],
     g: &[S],
     copy: &mut [bf16],
@@ -68,7 +69,7 @@ pub fn update<S: Stored, U: ElementUpdate<SCALARS, MOMENTS>, const SCALARS: usiz
     let n = g.len();
     let scalars = update.scalars().map(<S::Real as Real>::real);
     let (w, moments) = state.split_at_mut(n);
-    assert_eq!(moments.len(), MOMENTS * n, "moments of {n} weights");
+    assert!(moments.len() + skipped >= MOMENTS * n, "moments of {n} weights");
     let (copy, moments) = (RoundedCopy::new(copy), Shared::new(moments));
     let chunks = w[elements.clone()].par_chunks_mut(TASK).zip(g[elements.clone()].par_chunks(TASK)).enumerate();
     chunks.for_each_piece(|(chunk, (w, g))| {
@@ -78,7 +79,7 @@ pub fn update<S: Stored, U: ElementUpdate<SCALARS, MOMENTS>, const SCALARS: usiz
             let (scalars, len) = (scalars, w.len());
             let (w, g) = (&mut w[..len], &g[..len]);
             // SAFETY: chunks do not overlap, and each moment has an element for each weight.
-            let part = inlined!(|k: usize| unsafe { moments.slice(k * n + first, len) });
+            let part = inlined!(|k: usize| unsafe { moments.slice(k * n + first - k * skipped, len) });
             let moments: [&mut [S]; MOMENTS] = array::from_fn(part);
             for i in 0..len {
                 let mut old = [S::Real::ZERO; MOMENTS];
@@ -118,8 +119,8 @@ mod tests {
         let inputs = UpdateInputs { lr: 0.1, t: 1, grad_scale: 0.5 };
         let adamw = AdamWUpdate(AdamW::default(), inputs);
         let updates: [(usize, Update); 2] = [
-            (2, &|state, copy| GROUPS.into_iter().for_each(|group| update(&adamw, &group, state, &grads, copy))),
-            (0, &|state, copy| update(&PlainSgdUpdate(inputs), &(0..LEN), state, &grads, copy)),
+            (2, &|state, copy| GROUPS.into_iter().for_each(|group| update(&adamw, &group, 0, state, &grads, copy))),
+            (0, &|state, copy| update(&PlainSgdUpdate(inputs), &(0..LEN), 0, state, &grads, copy)),
         ];
         for (moments, update) in updates {
             let mut state = numbers(0.01);

@@ -10,6 +10,7 @@ pub mod embedding;
 mod launch;
 pub mod loss;
 pub mod matmul;
+pub mod muon;
 pub mod norm;
 pub mod optimizer;
 pub mod pointwise;

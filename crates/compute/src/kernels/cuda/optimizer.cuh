@@ -4,11 +4,13 @@
 
 #include "rows.cuh"
 
-// `w` is n weights, followed in memory by MOMENTS times n moments. Calls one(w, m, g) for each element from `start` to `end`, which sets w and
+// `w` is n weights, followed in memory by MOMENTS times n moments, of which the second lacks its first `skipped`. Calls one(w, m, g) for each element from `start` to `end`, which sets w and
 // m[0], m[1] ... The first `copied` of all weights go to `copy`, which may be null.
 template <int MOMENTS, typename S, typename F>
-__device__ __forceinline__ void update_group(S* w, const S* g, bf16* copy, i64 n, i64 start, i64 end, i64 copied, F one) {
+__device__ __forceinline__ void update_group(S* w, const S* g, bf16* copy, i64 n, i64 skipped, i64 start, i64 end,
+                                             i64 copied, F one) {
     constexpr int SECTIONS = 1 + MOMENTS;
+    const auto section = [&](int k) { return w + k * n - (k > 1 ? skipped : 0); };
     w += start;
     g += start;
     copy = copy ? copy + start : copy;
@@ -16,13 +18,13 @@ __device__ __forceinline__ void update_group(S* w, const S* g, bf16* copy, i64 n
     bool vector = are_vectors(w, g, copy);
 #pragma unroll
     for (int k = 1; k < SECTIONS; k++) {
-        vector = vector && is_vector(w + k * n);
+        vector = vector && is_vector(section(k));
     }
     each_span(end - start, vector, [&](auto span, i64 i) {
         float x[SECTIONS][span.N], d[span.N];
 #pragma unroll
         for (int k = 0; k < SECTIONS; k++) {
-            span.load(x[k], w + k * n + i);
+            span.load(x[k], section(k) + i);
         }
         span.load(d, g + i);
 #pragma unroll
@@ -40,7 +42,7 @@ __device__ __forceinline__ void update_group(S* w, const S* g, bf16* copy, i64 n
         }
 #pragma unroll
         for (int k = 0; k < SECTIONS; k++) {
-            span.store(w + k * n + i, x[k]);
+            span.store(section(k) + i, x[k]);
         }
         if (copy && i + span.N <= copied) {
             span.store(copy + i, x[0]);
@@ -64,9 +66,10 @@ struct Scalars {
     UPDATE_OF_TYPE(bf16_##name, bf16, Of<true>, MOMENTS)
 
 #define UPDATE_OF_TYPE(suffix, S, Rule, MOMENTS)                                                                               \
-    extern "C" __global__ void __launch_bounds__(256) update_##suffix(S* state, const S* grads, bf16* copy, i64 n, i64 start,  \
-                                                                      i64 end, i64 copied, Scalars scalars) {                  \
-        update_group<MOMENTS>(state, grads, copy, n, start, end, copied, first_scalars<Rule>(scalars));                        \
+    extern "C" __global__ void __launch_bounds__(256) update_##suffix(S* state, const S* grads, bf16* copy, i64 n,             \
+                                                                      i64 skipped, i64 start, i64 end, i64 copied,             \
+                                                                      Scalars scalars) {                                       \
+        update_group<MOMENTS>(state, grads, copy, n, skipped, start, end, copied, first_scalars<Rule>(scalars));               \
     }
 
 template <typename Rule> __device__ __forceinline__ Rule first_scalars(const Scalars& scalars) {

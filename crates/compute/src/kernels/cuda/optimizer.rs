@@ -9,13 +9,14 @@ use super::loss;
 use crate::kernels::cpu::element_update::ElementUpdate;
 use crate::kernels::on_host;
 
-/// Updates the weights number `elements` and their moments. `state` is weights and moments, f32 or bf16, as `grads`. `copy` (bf16, at most as
-/// long as the weights) has the first weights rounded.
+/// Updates the weights number `elements` and their moments. `state` is weights and moments, f32 or bf16, as `grads`; the first `skipped`
+/// weights have no second moment. `copy` (bf16, at most as long as the weights) has the first weights rounded.
 pub fn update<U: ElementUpdate<SCALARS, MOMENTS>, const SCALARS: usize, const MOMENTS: usize>(
     update: &U,
     state: &Tensor,
     grads: &Tensor,
     elements: &Range<usize>,
+    skipped: usize,
     copy: Option<&Tensor>,
 ) -> Result<()> {
     let n = grads.elem_count();
@@ -30,16 +31,17 @@ pub fn update<U: ElementUpdate<SCALARS, MOMENTS>, const SCALARS: usize, const MO
         *to = scalar as f32;
     }
     let parameters = Update {
-        state: launch.array("weights and moments", state, (1 + MOMENTS) * n)?,
+        state: launch.array("weights and moments", state, state.elem_count())?,
         grads: launch.array("gradients", grads, n)?,
         copy: launch.array("copy", copy, copied)?,
         n: n as i64,
+        skipped: skipped as i64,
         start: elements.start as i64,
         end: elements.end as i64,
         copied: copied as i64,
         scalars,
     };
-    // SAFETY: the caller has checked that `elements` are some of the n.
+    // SAFETY: the caller has checked that `elements` are some of the n, that they have the moments, and the length of the state.
     unsafe {
         let name = [launch.dtype.as_str(), U::KERNEL];
         launch.run_named(&name, &parameters, launch.dims_for_elements(elements.len()))

@@ -128,6 +128,13 @@ impl Layer {
     }
 
     /// The parameters of layer `index` in the order of registration.
+    pub fn output_names(&self, index: usize) -> Vec<String> {
+        let place = &self.place(index);
+        let outputs = self.sublayers.iter().filter_map(|sublayer| sublayer.part.products().pop());
+        outputs.flat_map(|linear| linear.parameters(place)).map(|parameter| parameter.spec.name).collect()
+    }
+
+    /// The parameters of the layer at `index`.
     pub fn parameters(&self, index: usize) -> Vec<PartParameter> {
         let place = &self.place(index);
         let of = |sublayer: &Sublayer| {

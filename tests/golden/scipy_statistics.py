@@ -1,7 +1,7 @@
 """Writes tests/golden/statistics.json: what SciPy and statsmodels compute, for crates/stats/tests/scipy.rs.
 
 pip install scipy statsmodels
-python tests/golden/statistics.py [--check]
+python tests/golden/scipy_statistics.py [--check]
 """
 
 import json

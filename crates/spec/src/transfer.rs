@@ -1,0 +1,292 @@
+//! Transfer of settings from a small model to a larger one: μP over widths (Yang et al. 2022), CompleteP over widths and depths (Dey et al.
+//! 2025).
+
+use std::collections::HashSet;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::diagnostic::KeyMistake;
+use crate::model::{ModelSpec, NormPlace, ParamInit, ParamSpec};
+use crate::optimizer::{AdamW, MuonScale, Optimizer};
+
+/// The model and the run for which the learning rate, the weight decay, `eps` and the initial weights are right. Those of this run follow
+/// from them.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Transfer {
+    /// Its `d_model`.
+    #[schemars(range(min = 1))]
+    pub d_model: usize,
+    /// Its layers. Default: as many as this model's, which transfers over widths only (μP).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(!skip_serializing_if, range(min = 1))]
+    pub layers: Option<usize>,
+    /// A layer adds to the residual stream in proportion to (layers / base layers)^-`depth_exponent`: 1 in CompleteP, 0.5 in Depth-μP.
+    #[serde(default = "complete")]
+    #[schemars(range(min = 0, max = 1))]
+    pub depth_exponent: f64,
+    /// The tokens that it was trained on. Learning rates are multiplied by (tokens / base tokens)^-`token_exponent`. Default: as many as
+    /// this run's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(!skip_serializing_if, range(min = 1, max = 1_000_000_000_000_000_000u64))]
+    pub tokens: Option<u64>,
+    /// The exponent of `tokens`: 0.32 was measured by Bjorck et al. (2024).
+    #[serde(default = "measured")]
+    #[schemars(range(min = 0, max = 1))]
+    pub token_exponent: f64,
+}
+
+fn complete() -> f64 {
+    1.0
+}
+
+fn measured() -> f64 {
+    0.32
+}
+
+/// What a parameter is in the rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// Embeddings, and the norm and biases after the layers.
+    Embedding,
+    /// Within a layer.
+    Layer,
+    /// A layer's matrix that writes to the residual stream, and its bias.
+    LayerOutput,
+    /// The matrix of the logits.
+    Head,
+}
+
+/// Factors on the settings of a parameter.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Factors {
+    init: f64,
+    lr: f64,
+    weight_decay: f64,
+    eps: f64,
+}
+
+/// The rules of a transfer to one model.
+#[derive(Debug, Clone)]
+pub struct TransferRules {
+    /// The ratio of widths, and of depths.
+    width: f64,
+    depth: f64,
+    depth_exponent: f64,
+    layers: usize,
+    /// The factor on initial weights of layers' outputs by which this model differs from the base already.
+    scaled_residuals: f64,
+    outputs: HashSet<String>,
+}
+
+impl Transfer {
+    /// The rules for `model`.
+    pub fn rules(&self, model: &ModelSpec) -> TransferRules {
+        let layers = model.layers as f64;
+        let depth = self.layers.map_or(1.0, |base| layers / base as f64);
+        TransferRules {
+            width: model.d_model as f64 / self.d_model as f64,
+            depth,
+            depth_exponent: self.depth_exponent,
+            layers: model.layers,
+            scaled_residuals: if model.family.defaults().scaled_residuals { depth.sqrt() } else { 1.0 },
+            outputs: model.decoder().layer_outputs().collect(),
+        }
+    }
+
+    /// The factor on learning rates of a run of `tokens` tokens.
+    pub fn token_factor(&self, tokens: u64) -> f64 {
+        self.tokens.map_or(1.0, |base| (tokens as f64 / base as f64).powf(-self.token_exponent))
+    }
+
+    /// Models and optimizers for which there are no rules. `key` is where the file has the section.
+    pub fn mistakes(&self, key: &str, model: &ModelSpec, optimizer: &Optimizer) -> Vec<KeyMistake> {
+        let mut mistakes = Vec::new();
+        let mut mistake = |other: &str, message: &str, help: &str| {
+            mistakes.push(KeyMistake::new([key.to_owned(), other.to_owned()], message, help));
+        };
+        if model.tie_embeddings {
+            let help = "write `tie_embeddings: false`";
+            mistake("model.tie_embeddings", "a tied matrix is both embedding and head, whose rules differ", help);
+        }
+        if model.options.norm != NormPlace::Pre {
+            let help = "use `norm: pre`, or delete `train.transfer`";
+            mistake("model.norm", "there are rules only for norms before attention and MLP", help);
+        }
+        if model.options.pytorch_init.is_some() {
+            mistake("model.init", "PyTorch's initial weights depend on the width", "delete `model.init`");
+        }
+        if matches!(optimizer, Optimizer::Sgd(_)) {
+            mistake("optimizer.sgd", "there are rules only for adamw, lion and muon", "use one of these");
+        }
+        mistakes
+    }
+}
+
+impl TransferRules {
+    fn role(&self, parameter: &ParamSpec) -> Role {
+        if (1..=self.layers).contains(&parameter.block) {
+            if self.outputs.contains(&parameter.name) { Role::LayerOutput } else { Role::Layer }
+        } else if parameter.block > self.layers && parameter.is_matrix() {
+            Role::Head
+        } else {
+            Role::Embedding
+        }
+    }
+
+    /// Table 1 of Dey et al. The forward has no factors: a factor on what a matrix makes is in the matrix, so its settings are those for which
+    /// the product changes as the rules say.
+    fn factors(&self, parameter: &ParamSpec, optimizer: &Optimizer) -> Factors {
+        let Self { width, depth, depth_exponent, .. } = *self;
+        // Of what a layer adds to the residual stream.
+        let branch = depth.powf(-depth_exponent);
+        let role = self.role(parameter);
+        let output = match role {
+            Role::LayerOutput => branch,
+            Role::Head => 1.0 / width,
+            Role::Layer | Role::Embedding => 1.0,
+        };
+        let is_layers = matches!(role, Role::Layer | Role::LayerOutput);
+        let of_width = if is_layers && parameter.is_matrix() { lr_of_width(optimizer, width) } else { 1.0 };
+        let of_depth = if is_layers { depth.powf(depth_exponent - 1.0) } else { 1.0 };
+        let gradient = if is_layers { branch / width } else { 1.0 / width };
+        let init = match role {
+            Role::Layer | Role::LayerOutput => width.powf(-0.5),
+            Role::Embedding | Role::Head => 1.0,
+        };
+        let residual = if role == Role::LayerOutput { self.scaled_residuals } else { 1.0 };
+        Factors {
+            init: init * residual * output,
+            lr: of_width * of_depth * output,
+            weight_decay: 1.0 / (of_width * output),
+            eps: gradient / output,
+        }
+    }
+
+    /// The parameter with its initial values.
+    #[must_use]
+    pub fn initial(&self, mut parameter: ParamSpec, optimizer: &Optimizer) -> ParamSpec {
+        let factor = self.factors(&parameter, optimizer).init;
+        if let ParamInit::Normal { std } = &mut parameter.init {
+            *std *= factor;
+        }
+        parameter
+    }
+
+    /// The optimizer of `parameter`, a factor on its learning rate, and a name of the parameters that have the same.
+    pub fn settings(&self, parameter: &ParamSpec, optimizer: Optimizer) -> (Optimizer, f64, &'static str) {
+        let Factors { lr, weight_decay, eps, .. } = self.factors(parameter, &optimizer);
+        let description = optimizer.description();
+        let decayed = description.weight_decay().and_then(|decay| description.with_decay(decay * weight_decay));
+        let optimizer = match decayed.unwrap_or(optimizer) {
+            Optimizer::Adamw(adamw) => Optimizer::Adamw(AdamW { eps: adamw.eps * eps, ..adamw }),
+            other => other,
+        };
+        let name = match (self.role(parameter), parameter.is_matrix()) {
+            (Role::Embedding, _) => "embeddings",
+            (Role::Layer, true) => "layers",
+            (Role::Layer, false) => "layers' vectors",
+            (Role::LayerOutput, true) => "layers' outputs",
+            (Role::LayerOutput, false) => "layers' output biases",
+            (Role::Head, _) => "head",
+        };
+        (optimizer, lr, name)
+    }
+}
+
+/// The factor on the learning rate of a layer's matrices where the model is `width` times as wide. An update of Adam's or Lion's changes
+/// the output of a matrix in proportion to its columns. Muon's has a spectral norm that does not depend on the width, unless its scale is
+/// that of AdamW's updates.
+fn lr_of_width(optimizer: &Optimizer, width: f64) -> f64 {
+    match optimizer {
+        Optimizer::Adamw(_) | Optimizer::Lion(_) | Optimizer::Sgd(_) => 1.0 / width,
+        Optimizer::Muon(muon) if muon.scale == MuonScale::MatchRmsAdamw => width.powf(-0.5),
+        Optimizer::Muon(_) => 1.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Family, ModelOptions, parameters};
+    use crate::optimizer::Muon;
+
+    fn model(layers: usize, d_model: usize) -> ModelSpec {
+        let heads = d_model / 8;
+        ModelSpec {
+            family: Family::Gpt2,
+            vocab_size: 50,
+            context_length: 16,
+            layers,
+            heads,
+            kv_heads: heads,
+            d_model,
+            d_ff: 4 * d_model,
+            dropout: 0.0,
+            tie_embeddings: false,
+            norm_eps: 1e-5,
+            rope_theta: 1e4,
+            options: ModelOptions::default(),
+        }
+    }
+
+    fn transfer(d_model: usize, layers: Option<usize>) -> Transfer {
+        Transfer { d_model, layers, depth_exponent: 1.0, tokens: None, token_exponent: 0.32 }
+    }
+
+    /// What the rules make of the parameter whose name has this end: standard deviation, rate, decay and eps, where those of the base
+    /// are 0.02 (0.01 for outputs of 2 layers), 1, 1 and 1.
+    fn settings(model: &ModelSpec, transfer: Transfer, optimizer: Optimizer, end: &str) -> [f64; 4] {
+        let parameter = parameters(model).into_iter().find(|parameter| parameter.name.ends_with(end)).unwrap();
+        let rules = transfer.rules(model);
+        let ParamInit::Normal { std } = rules.initial(parameter.clone(), &optimizer).init else { panic!("drawn") };
+        let (transferred, lr, _) = rules.settings(&parameter, optimizer);
+        let eps = if let Optimizer::Adamw(adamw) = transferred { adamw.eps } else { 1.0 };
+        [std, lr, transferred.description().weight_decay().unwrap(), eps]
+    }
+
+    fn assert_near(found: [f64; 4], expected: [f64; 4], what: &str) {
+        let near = found.iter().zip(expected).all(|(a, b)| (a - b).abs() <= 1e-12 * b.abs());
+        assert!(near, "{what}: {found:?}, expected {expected:?}");
+    }
+
+    /// By hand, for a model four times as wide and eight times as deep.
+    #[test]
+    fn settings_follow_the_table() {
+        let (model, transfer) = (model(16, 64), transfer(16, Some(2)));
+        let adamw = Optimizer::Adamw(AdamW { eps: 1.0, weight_decay: 1.0, ..AdamW::default() });
+        let of = |end| settings(&model, transfer, adamw, end);
+        assert_near(of("wte.weight"), [0.02, 1.0, 1.0, 0.25], "embedding");
+        assert_near(of("c_fc.weight"), [0.01, 0.25, 4.0, 1.0 / 32.0], "matrix");
+        assert_near(of("mlp.c_proj.weight"), [0.01 / 16.0, 1.0 / 32.0, 32.0, 0.25], "output");
+        assert_near(of("lm_head.weight"), [0.005, 0.25, 4.0, 1.0], "head");
+        let half = Transfer { depth_exponent: 0.5, ..transfer };
+        let found = settings(&model, half, adamw, "c_fc.weight");
+        assert_near(found, [0.01, 0.25 / 8.0_f64.sqrt(), 4.0, 0.25 / 8.0_f64.sqrt()], "matrix, Depth-μP");
+        let muon = Optimizer::Muon(Muon { weight_decay: 1.0, ..Muon::default() });
+        let found = settings(&model, transfer, muon, "mlp.c_proj.weight");
+        assert_near(found, [0.01 / 16.0, 0.125, 8.0, 1.0], "output under muon");
+        let muon = Optimizer::Muon(Muon { weight_decay: 1.0, scale: MuonScale::MatchRmsAdamw, ..Muon::default() });
+        assert_near(settings(&model, transfer, muon, "c_fc.weight"), [0.01, 0.5, 2.0, 1.0], "matrix under muon");
+    }
+
+    #[test]
+    fn a_model_of_the_bases_size_is_not_changed() {
+        let model = model(2, 16);
+        for transfer in [transfer(16, None), transfer(16, Some(2))] {
+            let (rules, adamw) = (transfer.rules(&model), Optimizer::default());
+            for parameter in parameters(&model) {
+                assert_eq!(rules.initial(parameter.clone(), &adamw), parameter);
+                let (optimizer, lr, _) = rules.settings(&parameter, adamw);
+                assert_eq!((optimizer, lr), (adamw, 1.0), "{}", parameter.name);
+            }
+        }
+    }
+
+    #[test]
+    fn longer_runs_have_lower_rates() {
+        let transfer = Transfer { tokens: Some(1000), token_exponent: 0.5, ..transfer(16, None) };
+        assert_eq!((transfer.token_factor(4000), transfer.token_factor(1000)), (0.5, 1.0));
+    }
+}
