@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
-use super::experiment::{import, init, plan, render, schema, validate};
+use super::experiment::{coordinates, import, init, plan, render, schema, validate};
 use super::machine::{calibrate, completions, doctor, version};
 use super::models::{eval, export, logits, sample};
 use super::training::{apply, fork, rank, reproduce, resume, seal, submit, verify};
@@ -65,6 +65,7 @@ enum Command {
     Init(init::InitArgs),
     Import(import::ImportArgs),
     Plan(plan::PlanArgs),
+    Coordinates(coordinates::CoordinatesArgs),
     Calibrate(calibrate::CalibrateArgs),
     Compare(compare::CompareArgs),
     Data(data::DataArgs),
@@ -176,6 +177,7 @@ fn execute(command: &Command) -> Result<Exit> {
         Command::Tokenizer(args) => tokenizer::run(args),
         Command::Render(args) => render::run(args),
         Command::Plan(args) => plan::run(args),
+        Command::Coordinates(args) => coordinates::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Calibrate(args) => calibrate::run(args),
         Command::Validate(args) => validate::run(args),
@@ -209,6 +211,7 @@ mod tests {
             "runner fork abc --set optimizer.adamw.lr=1e-4 --from 100 --name other",
             "runner fork abc --from best --new --threads 2 --until-step 5 --trace --json",
             "runner resume abc --threads 2 --quiet --json --runs d",
+            "runner coordinates exp.yaml --widths 64,128 --steps 3 --json",
             "runner plan exp.yaml --json",
             "runner plan exp.yaml --cluster 2x8xH100 --rows 1000 --price 2.5 --rank 3 --program",
             "runner calibrate --quick",

@@ -1,5 +1,6 @@
 //! Commands about an experiment file: check, plan, render, write.
 
+pub(crate) mod coordinates;
 pub(crate) mod import;
 pub(crate) mod init;
 pub(crate) mod plan;

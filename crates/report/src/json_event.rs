@@ -34,7 +34,7 @@ pub enum JsonEvent<'a> {
     #[serde(untagged)]
     Metric {
         #[serde(flatten)]
-        line: MetricLine,
+        line: Box<MetricLine>,
         #[serde(skip_serializing_if = "Option::is_none")]
         perplexity: Option<f64>,
     },
@@ -49,7 +49,7 @@ impl<'a> JsonEvent<'a> {
 
     fn metric(line: MetricLine) -> Self {
         let perplexity = if let MetricLine::Train(train) = &line { train.perplexity() } else { None };
-        Self::Metric { line, perplexity }
+        Self::Metric { line: Box::new(line), perplexity }
     }
 
     /// The line for `event` of the run in the folder `run`; `None` if the event is not shown.

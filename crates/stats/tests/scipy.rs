@@ -1,4 +1,4 @@
-//! The statistics agree with SciPy and statsmodels (`tests/golden/statistics.py`).
+//! The statistics agree with SciPy and statsmodels (`tests/golden/scipy_statistics.py`).
 
 #![allow(clippy::unwrap_used)]
 

@@ -59,6 +59,9 @@ pub(crate) struct PlanArgs {
     /// Show every instruction of the program, and every line of the memory table.
     #[arg(long, conflicts_with = "json")]
     pub program: bool,
+    /// Draw the learning rate over the steps.
+    #[arg(long, conflicts_with = "json")]
+    pub plot: bool,
     #[command(flatten)]
     pub search: SearchArgs,
 }
@@ -230,7 +233,8 @@ fn print_plan(plan: &Plan, args: &PlanArgs) -> Result<Exit> {
         refuse!("--rank must be 0 to {}, the last rank of the plan, got {rank}", plan.ranks.len().saturating_sub(1));
     }
     let done = print_result(args.json, plan, || {
-        let page = render(plan, &RenderOptions { full: args.program, rank: args.rank, price: args.price });
+        let page =
+            render(plan, &RenderOptions { full: args.program, rank: args.rank, price: args.price, plot: args.plot });
         match page.split_once('\n') {
             Some((shortage, rest)) if plan.shortage.is_some() => {
                 format!("{}\n{rest}", console::style(shortage).red().bold())

@@ -2,6 +2,7 @@
 
 mod forecast;
 mod page;
+mod plot;
 mod rank;
 mod search;
 mod stages;
@@ -26,6 +27,8 @@ pub struct RenderOptions {
     pub rank: Option<usize>,
     /// The price of a device-hour.
     pub price: Option<f64>,
+    /// Draws the learning rate over the steps.
+    pub plot: bool,
 }
 
 /// The plan as text. By default it fits on one screen: the program is folded. The first line of a plan that does not fit says so.
@@ -49,6 +52,12 @@ pub fn render(plan: &Plan, options: &RenderOptions) -> String {
             rank::rank_lines(rank, options.full, &mut page);
         }
         None => stages::stage_lines(plan, options.full, &mut page),
+    }
+    if let Some(program) = plan.ranks.first().map(|rank| &rank.program).filter(|_| options.plot) {
+        page.blank();
+        let mut lines = plot::plot(&program.schedule, program.steps).into_iter();
+        page.line("learning rate", lines.next().unwrap_or_default());
+        lines.for_each(|line| page.more(line));
     }
     page.blank();
     forecast::forecast_lines(plan, options.price, &mut page);

@@ -1,12 +1,14 @@
 //! One rank of a plan as text: its model, memory, computation and program.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use super::page::Page;
 use runner_plan::quantity::{bytes, si};
 use runner_spec::experiment::Recompute;
 use runner_spec::format::{choice_name, count, counted, scientific};
+use runner_spec::model::layout::ParamLayout;
+use runner_spec::model::parameters;
 use runner_spec::plan::{MemoryCategory, MemoryEstimate, ParamCounts, Plan, RankPlan};
 use runner_spec::program::Program;
 use runner_spec::program::text::fold;
@@ -61,6 +63,9 @@ pub(super) fn computation_lines(rank: &RankPlan, plan: Option<&Plan>, page: &mut
     for line in rate_table(&program.schedule, program.steps) {
         page.more(line);
     }
+    for (group, scale) in program.lr_scales() {
+        page.more(format!("peak of {group}: {}", scientific(scale * program.schedule.peak)));
+    }
 }
 
 /// The model's family, sizes and options.
@@ -84,9 +89,33 @@ pub(super) fn model_line(program: &Program) -> String {
 /// Counts of parameters: of a rank, or of the whole model that `program` trains a part of.
 pub(super) fn parameter_lines(p: &ParamCounts, program: &Program, page: &mut Page) {
     page.line("parameters", count(p.total));
+    if !program.lr_scales().is_empty() || !program.groups.is_empty() {
+        let own = program.parameter_layout();
+        let whole = || ParamLayout::new(parameters(&program.model));
+        for line in group_lines(program, &if own.total as u64 == p.total { own } else { whole() }) {
+            page.more(line);
+        }
+        return;
+    }
     let [matrices, others] = program.optimizer.description().decays().group_names();
     page.more(format!("{matrices}: {} tensors, {}", p.decayed_tensors, count(p.decayed)));
     page.more(format!("{others}: {} tensors, {}", p.other_tensors, count(p.other)));
+}
+
+/// A line for each group of the parameters in `layout`: its tensors and elements, and its weight decay.
+fn group_lines(program: &Program, layout: &ParamLayout) -> impl Iterator<Item = String> + use<> {
+    let mut groups: BTreeMap<(String, Option<String>), (u64, usize)> = BTreeMap::new();
+    for group in program.parameter_groups(layout) {
+        let decay = group.optimizer.description().weight_decay().map(|decay| decay.to_string());
+        let entries = layout.entries.iter().filter(|entry| group.elements.contains(&entry.offset));
+        let (tensors, elements) = groups.entry((group.name, decay)).or_default();
+        *tensors += entries.count() as u64;
+        *elements += group.elements.len();
+    }
+    groups.into_iter().map(|((name, decay), (tensors, elements))| {
+        let decay = decay.map_or_else(String::new, |decay| format!(", weight decay {decay}"));
+        format!("{name}: {}, {}{decay}", counted(tensors, "tensor"), count(elements as u64))
+    })
 }
 
 fn memory_lines(memory: &MemoryEstimate, full: bool, page: &mut Page) {
@@ -105,7 +134,12 @@ fn memory_lines(memory: &MemoryEstimate, full: bool, page: &mut Page) {
 fn optimizer_line(program: &Program) -> String {
     let clip =
         program.clip_norm().map_or_else(|| "no clipping".to_owned(), |max| format!("global norm clipped to {max}"));
-    format!("{}, {}; {clip}", program.optimizer.name(), program.optimizer.description().describe())
+    let mut line = format!("{}, {}; {clip}", program.optimizer.name(), program.optimizer.description().describe());
+    let flops = program.orthogonalization_flops();
+    if flops > 0.0 {
+        line.extend(["; orthogonalization: ", &si(flops, "FLOP"), " a step"]);
+    }
+    line
 }
 
 /// The learning-rate schedule in one line: what each phase does, and at which step it ends.

@@ -1,0 +1,70 @@
+//! The learning rate over the steps of a run, drawn with characters.
+
+use runner_spec::format::{count, scientific};
+use runner_spec::schedule::LrSchedule;
+
+/// Characters of the drawing.
+const WIDTH: u64 = 64;
+const HEIGHT: usize = 8;
+/// Steps of a part whose rates are computed, at most.
+const SAMPLES: u64 = 64;
+/// Eighths of a character, from below.
+const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+/// Lines with a bar for each part of `steps` steps, as high as the largest learning rate in it, with a scale from 0 to the peak.
+pub(super) fn plot(schedule: &LrSchedule, steps: u64) -> Vec<String> {
+    let columns = WIDTH.min(steps);
+    let largest = |column: u64| {
+        let (start, end) = (part_start(column, steps, columns), part_start(column + 1, steps, columns));
+        let samples = (end - start).min(SAMPLES);
+        (0..samples).map(|i| schedule.rate(start + part_start(i, end - start, samples))).fold(0.0, f64::max)
+    };
+    let rates: Vec<f64> = (0..columns).map(largest).collect();
+    let top = rates.iter().copied().fold(0.0, f64::max);
+    if top <= 0.0 {
+        return Vec::new();
+    }
+    let eighths: Vec<usize> = rates.iter().map(|rate| (rate / top * (8 * HEIGHT) as f64).round() as usize).collect();
+    let label = scientific(top);
+    let margin = label.chars().count();
+    let row = |row: usize| {
+        let below = 8 * (HEIGHT - 1 - row);
+        let label = if row == 0 { label.as_str() } else { "" };
+        let bars: String = eighths.iter().map(|height| BARS[height.saturating_sub(below).min(8)]).collect();
+        format!("{label:>margin$} ┤{}", bars.trim_end())
+    };
+    let mut lines: Vec<String> = (0..HEIGHT).map(row).collect();
+    lines.push(format!("{:>margin$} └{}", 0, "─".repeat(columns as usize)));
+    let last = count(steps);
+    let gap = (columns as usize).saturating_sub(1).max(last.len() + 1);
+    lines.push(format!("{:margin$}  1{last:>gap$}", ""));
+    lines
+}
+
+/// The first of `steps` steps in part `index` of `parts`.
+fn part_start(index: u64, steps: u64, parts: u64) -> u64 {
+    (u128::from(index) * u128::from(steps) / u128::from(parts.max(1))) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use runner_spec::schedule::{Decay, DecayTarget};
+
+    fn schedule(warmup_steps: u64, hold_steps: u64, steps: u64) -> LrSchedule {
+        let decay = Decay::Linear(DecayTarget { share: 0.0, steps: Some(steps) });
+        let (start, warmup_from, later_decays) = (0, None, Vec::new());
+        LrSchedule { peak: 6e-4, start, warmup_steps, warmup_from, hold_steps, later_decays, decay }
+    }
+
+    #[test]
+    fn a_warmup_a_plateau_and_a_decay() {
+        insta::assert_snapshot!(plot(&schedule(1000, 5000, 4000), 10_000).join("\n"));
+    }
+
+    #[test]
+    fn runs_of_few_steps_have_a_bar_for_each() {
+        insta::assert_snapshot!(plot(&schedule(2, 0, 3), 5).join("\n"));
+        assert!(plot(&schedule(0, 0, 1), 0).is_empty(), "no steps");
+    }
+}
