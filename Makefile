@@ -123,24 +123,26 @@ clean:
 emulated: ## a CUDA driver for machines without a GPU (tests/emulated)
 	$(MAKE) -C tests/emulated OUT=$(CURDIR)/target/emulated
 
+# What the tests of a process leave in the memory of an emulated GPU is much: it has 8 GiB.
+EMULATED = LD_LIBRARY_PATH=$(CURDIR)/target/emulated RUNNER_GPU_REQUIRED=1 RUNNER_EMULATED_MEMORY=8589934592
 test-emulated: emulated ## kernels, steps, layouts and runs on four and eight GPUs of it
 	$(MAKE) -C tests/emulated OUT=$(CURDIR)/target/emulated test
 	scripts/cuda_kit.sh $(CUDA_KIT)
-	. $(CUDA_KIT)/env.sh && LD_LIBRARY_PATH=$(CURDIR)/target/emulated RUNNER_GPU_REQUIRED=1 RUNNER_EMULATED_DEVICES=4 \
+	. $(CUDA_KIT)/env.sh && $(EMULATED) RUNNER_EMULATED_DEVICES=4 \
 	    $(CARGO) test --release --features cuda,nccl --test gpu --target-dir $(CUDA_TARGET) -- --skip sharding::
-	# In a process of its own: the emulated GPUs' memory holds what the tests of one process keep.
-	. $(CUDA_KIT)/env.sh && LD_LIBRARY_PATH=$(CURDIR)/target/emulated RUNNER_GPU_REQUIRED=1 RUNNER_EMULATED_DEVICES=4 \
+	# In a process of its own: devices stay open, with their buffers, until the process ends.
+	. $(CUDA_KIT)/env.sh && $(EMULATED) RUNNER_EMULATED_DEVICES=4 \
 	    $(CARGO) test --release --features cuda,nccl --test gpu --target-dir $(CUDA_TARGET) sharding::
 	# Streams that run at once. The ranks of this test are threads, unlike the program's on GPUs: together they may need more launches than a
 	# process has.
-	. $(CUDA_KIT)/env.sh && LD_LIBRARY_PATH=$(CURDIR)/target/emulated RUNNER_GPU_REQUIRED=1 RUNNER_EMULATED_DEVICES=4 \
+	. $(CUDA_KIT)/env.sh && $(EMULATED) RUNNER_EMULATED_DEVICES=4 \
 	    RUNNER_EMULATED_STREAMS=1 RUNNER_EMULATED_LAUNCHES=1000000 RUNNER_EMULATED_NCCL_TIMEOUT=240 \
 	    $(CARGO) test --release --features cuda,nccl --test gpu --target-dir $(CUDA_TARGET) several_gpus
-	. $(CUDA_KIT)/env.sh && LD_LIBRARY_PATH=$(CURDIR)/target/emulated RUNNER_GPU_REQUIRED=1 RUNNER_EMULATED_DEVICES=8 \
+	. $(CUDA_KIT)/env.sh && $(EMULATED) RUNNER_EMULATED_DEVICES=8 \
 	    RUNNER_EMULATED_STREAMS=1 RUNNER_EMULATED_NCCL_TIMEOUT=240 \
 	    $(CARGO) test --release --features cuda,nccl --test gpu --target-dir $(CUDA_TARGET) ranks_in_processes
 	# The attention of GPUs before Hopper.
-	. $(CUDA_KIT)/env.sh && LD_LIBRARY_PATH=$(CURDIR)/target/emulated RUNNER_GPU_REQUIRED=1 RUNNER_EMULATED_CC=8.0 \
+	. $(CUDA_KIT)/env.sh && $(EMULATED) RUNNER_EMULATED_CC=8.0 \
 	    $(CARGO) test --release --features cuda,nccl --test gpu --target-dir $(CUDA_TARGET) attention
 
 .PHONY: gpu-bundle gpu-check test-gpu-check

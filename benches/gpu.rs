@@ -325,7 +325,8 @@ fn attentions(bench: &Bench<'_>, s: &Shape) -> Result<()> {
     for (width, share) in [(64, 1), (128, 1), (128, 4)] {
         let queries = (s.d / width).max(share).next_multiple_of(share);
         let heads = Heads { queries, kv: queries / share, width };
-        let shape = AttentionShape { batch: s.batch, seq: s.seq, heads, mask: Mask::Causal };
+        let scale = (width as f64).powf(-0.5);
+        let shape = AttentionShape { batch: s.batch, seq: s.seq, heads, mask: Mask::Causal, scale };
         let (rows, masks) = (s.batch * s.seq, AttentionMasks::default());
         let qkv = activations(bench.gpu, (rows, shape.qkv_width()))?;
         // A causal mask leaves half of the products.

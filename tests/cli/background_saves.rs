@@ -165,6 +165,7 @@ fn kill_at_random_moments(parallel: &str, kills: usize) {
 fn kills_lose_nothing_that_was_saved() {
     kill_at_random_moments("", 6);
     kill_at_random_moments("parallel: {mode: ddp, replicas: 2, shard: optimizer}\n", 3);
+    kill_at_random_moments("optimizer: {muon: {adamw: {lr: 3e-3}}}\n", 3);
 }
 
 #[test]

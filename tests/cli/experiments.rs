@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::sandbox::{Arguments, Finished, Sandbox, repository_path};
 
@@ -281,6 +281,83 @@ fn encoder_layers_in_bf16_resume_to_the_same_bits() {
         let went_on = fork.train_losses().split_off(60);
         assert!(!went_on.is_empty() && went_on.iter().all(|loss| *loss < 0.8 * losses[0]), "{id}: {went_on:?}");
     }
+}
+
+/// The embedding's output at step 1 is that of its initial weights, whose size does not depend on the width. Nothing is recorded.
+#[test]
+fn coordinates_of_models_of_several_sizes() {
+    let sandbox = new_sandbox(EXPERIMENT);
+    for (flag, key, values, rows) in
+        [("--widths", "model.d_model", [16, 32, 48], 4), ("--layers", "model.layers", [1, 2, 4], 3)]
+    {
+        let list = values.map(|value| value.to_string()).join(",");
+        let found = sandbox.json_of(&["coordinates", "exp.yaml", flag, &list, "--steps", "1", "--json"]);
+        assert_eq!((&found["key"], &found["values"], &found["steps"]), (&json!(key), &json!(values), &json!(1)));
+        let outputs = found["outputs"].as_array().unwrap();
+        assert_eq!(outputs.len(), rows, "{outputs:?}");
+        for output in outputs {
+            let rms = output["rms"].as_array().unwrap();
+            assert!(rms.len() == 3 && rms.iter().all(|rms| rms.as_f64().unwrap() > 0.0), "{output}");
+        }
+        assert!(outputs[0]["slope"].as_f64().unwrap().abs() < 0.2, "{}", outputs[0]);
+    }
+    assert!(sandbox.runs().is_empty());
+    let text = sandbox.stdout_of("coordinates exp.yaml --widths 16,32 --steps 1");
+    assert!(text.starts_with("root mean square after step 1\nmodel.d_model"), "{text}");
+    for (arguments, message) in [
+        ("--widths 16", "give at least two different values above 0"),
+        ("--widths 16,20", "`heads: 2` of a width of 16 cannot be scaled to a width of 20"),
+        ("--widths 16,32 --steps 100", "--steps 100 is more than the 60 steps of the run; use at most 60"),
+        ("--layers 1,100000000 --steps 1", "`model.layers` must be"),
+        ("", "give `--widths`, several values of model.d_model, or `--layers`"),
+    ] {
+        let line = format!("coordinates exp.yaml {arguments}");
+        let finished = sandbox.run(&line);
+        assert!(finished.stderr.contains(message), "{arguments}: {}", finished.stderr);
+    }
+}
+
+/// Muon, in parts and in one go, as a whole and with one owner for each matrix. The matrices of layers have one moment. No other optimizer
+/// continues with its moments.
+#[test]
+fn muon_resumes_to_the_same_bits() {
+    let line = EXPERIMENT.lines().find(|l| l.starts_with("optimizer:")).unwrap();
+    let muon = "optimizer: {muon: {lr: 0.02, weight_decay: 0.1, adamw: {lr: 3e-3}}}";
+    let sandbox = new_sandbox(&EXPERIMENT.replace(line, muon));
+    sandbox.expect(0, "apply exp.yaml --quiet");
+    let run = sandbox.only_run();
+    let ranks = ["--set", "parallel={mode: ddp, replicas: 2, shard: parameters}"];
+    run_in(&sandbox, "ranks", &[&["apply", "exp.yaml", "--quiet"][..], &ranks].concat());
+    for (folder, more) in [("parts", &[][..]), ("parts of ranks", &ranks[..])] {
+        run_in(&sandbox, folder, &[&["apply", "exp.yaml", "--quiet", "--until-step", "33"][..], more].concat());
+        run_in(&sandbox, folder, &[&["apply", "exp.yaml", "--quiet"][..], more].concat());
+    }
+    assert_eq!(sandbox.only_run_in("parts").final_hash(), run.final_hash());
+    assert_eq!(sandbox.only_run_in("parts of ranks").final_hash(), sandbox.only_run_in("ranks").final_hash());
+    let losses = run.train_losses();
+    assert!(losses[59] < 0.8 * losses[0], "it learns: {losses:?}");
+    let rates = &run.metrics_of("train")[10];
+    assert_eq!(rates["lr_by_group"]["muon"], rates["lr"]);
+    let ratio = rates["lr_by_group"]["adamw"].as_f64().unwrap() / rates["lr"].as_f64().unwrap();
+    assert!((ratio - 0.15).abs() < 1e-12, "{rates}");
+
+    let optimizer = run.checkpoint(60).join("optimizer.safetensors");
+    let moments = candle_core::safetensors::load(optimizer, &candle_core::Device::Cpu).unwrap();
+    let without: Vec<_> = moments
+        .keys()
+        .filter_map(|name| name.strip_suffix(".m"))
+        .filter(|name| !moments.contains_key(&format!("{name}.v")))
+        .collect();
+    assert!(
+        !without.is_empty() && without.iter().all(|name| name.contains(".h.") && name.ends_with(".weight")),
+        "{without:?}"
+    );
+    let adamw = sandbox.run(&["fork", &run.id(), "--from", "latest", "--set", "optimizer={adamw: {}}"]).expect_code(2);
+    assert!(
+        adamw.stderr.contains("the checkpoint has the moments of muon, and adamw cannot use them"),
+        "{}",
+        adamw.stderr
+    );
 }
 
 /// The language model of PyTorch's tutorial on pipelines with data parallelism has exactly this many parameters.

@@ -402,13 +402,22 @@ fn products_in_tf32_are_rounded_as_tf32() {
 /// State as a run keeps it: f32 masters, and in bf16 runs bf16 tensors.
 #[test]
 fn optimizers() {
-    for (n, matrices, copied) in [(1, 1, 0), (1003, 500, 500), (4096, 0, 4096), (2049, 2049, 1001)] {
+    // The first elements of the last two have no second moment, as under Muon.
+    for (n, matrices, copied, without) in [
+        (1, 1, 0, 0),
+        (1003, 500, 500, 0),
+        (4096, 0, 4096, 0),
+        (2049, 2049, 1001, 0),
+        (1003, 500, 1003, 7),
+        (4096, 96, 64, 16),
+    ] {
         compare(&format!("updates of {n}"), |side| {
             let state = |slots: usize| {
                 // Second moments are squares.
                 let positive = |(i, v): (usize, f32)| if i < 2 * n { v } else { v * v };
-                let values: Vec<f32> = normals(1, slots * n).into_iter().enumerate().map(positive).collect();
-                (side.exactly(&values, &[slots * n]), side.flat_buffer(&values))
+                let len = if slots > 2 { slots * n - without } else { slots * n };
+                let values: Vec<f32> = normals(1, len).into_iter().enumerate().map(positive).collect();
+                (side.exactly(&values, &[len]), side.flat_buffer(&values))
             };
             let (grads, stored_grads) = (side.numbers(2, &[n]), side.flat_buffer(&normals(2, n)));
             let mut outs = Vec::new();
@@ -422,9 +431,10 @@ fn optimizers() {
                 let inputs = UpdateInputs { lr: 0.01, t, grad_scale: 0.7 };
                 let (masters, stored) = state(1 + optimizer.description().moments());
                 let copy = side.bf16.then(|| side.stored(&vec![0.0; copied], &[copied]));
-                for group in optimizer.groups(&[], &layout, 0) {
-                    optim::update_elements(&group, &masters, 0, &grads, inputs, copy.as_ref())?;
-                    optim::update_elements(&group, &stored, 0, &stored_grads, inputs, None)?;
+                for mut group in optimizer.groups(&[], &layout, 0) {
+                    group.elements.start = group.elements.start.max(without);
+                    optim::update_elements(&group, &masters, without, &grads, inputs, copy.as_ref())?;
+                    optim::update_elements(&group, &stored, without, &stored_grads, inputs, None)?;
                 }
                 outs.extend([Out::stored("masters", &masters, 1), Out::stored("without masters", &stored, 1)]);
                 outs.extend(copy.map(|copy| Out::stored("copy", &copy, 1)));

@@ -5,7 +5,7 @@ use runner_spec::cluster::ClusterFacts;
 use runner_spec::cluster::{Device, DeviceFacts};
 use runner_spec::plan::RankPlan;
 
-use crate::common::layouts::{ENCODER, LAYOUTS, MODELS, ObservedRun, RECENT, layout_case_on, run};
+use crate::common::layouts::{ENCODER, LAYOUTS, MODELS, MUON, ObservedRun, RECENT, layout_case_on, run};
 use crate::device::gpus;
 
 const STEPS: usize = 10;
@@ -90,6 +90,19 @@ fn one_gpu_agrees_with_the_cpu_about_recent_parts() {
     let Some(_) = gpus(1) else { return };
     for (name, model) in RECENT {
         agree(name, model, &[0], &["fp32", "bf16"]);
+    }
+}
+
+#[test]
+fn one_gpu_agrees_with_the_cpu_about_muon() {
+    let Some(_) = gpus(1) else { return };
+    let layout = format!("{}\n{MUON}", LAYOUTS[0].1);
+    for ((name, model), precision) in [(MODELS[1], "fp32"), (MODELS[3], "fp32"), (MODELS[3], "bf16")] {
+        let [cpu, gpu] = ["cpu", "cuda"].map(|device| observe_run(model, &layout, precision, device));
+        let (worst, limit) = (differences(&gpu, &cpu), tolerance(precision));
+        println!("{name:<38}muon  {precision}  loss {:.1e}  norm {:.1e}", worst[0], worst[1]);
+        assert!(worst[0] < limit[0] && worst[1] < limit[1], "{name}, {precision}: {worst:?}");
+        assert_eq!(gpu, observe_run(model, &layout, precision, "cuda"), "{name}, {precision}: twice the same bits");
     }
 }
 

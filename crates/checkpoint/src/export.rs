@@ -71,7 +71,7 @@ pub fn stream_weights(
     read.map(|position| position.step).map_err(|bad| unusable(folder, &entry, bad))
 }
 
-/// Sends the numbers of the checkpoint at `path` to `sink`, as a flat buffer of `layout` has them, `[(1 + moments) · layout.total]`, whatever
+/// Sends the numbers of the checkpoint at `path` to `sink`, as a flat buffer of `layout` has them, `[layout.state_len(moments)]`, whatever
 /// layout and type wrote them: tensors are found by name. Files that the buffer does not need are not read, and every byte that is used is
 /// checked; the numbers are right only if this returns without an error. With 0 `moments` only the weights are read; otherwise the checkpoint
 /// must have as many. With a `plan_hash` the checkpoint must be of that plan. Changes nothing, so that all ranks may read at the same time.

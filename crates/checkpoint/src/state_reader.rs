@@ -28,8 +28,8 @@ pub struct StateReader<'a> {
     /// The number of optimizer moments.
     pub moments: usize,
     pub number_type: NumberType,
-    /// Gives the elements of a range of a section to a sink, little-endian: section 0 is the weights, each following one a moment, all
-    /// of them laid out by `layout`.
+    /// Gives the elements of a range of a section to a sink, little-endian: section 0 is the weights, each following one a moment, laid
+    /// out by `layout`, whose first `one_moment` elements have no second moment.
     pub read: ReadNumbers<'a>,
 }
 

@@ -131,7 +131,7 @@ pub fn compile_continuation(
         },
         optimizer: experiment.optimizer.without_lr(),
         groups: experiment.train.groups.clone(),
-        transfer: experiment.train.transfer,
+        transfer: experiment.train.transfer.and_then(|transfer| transfer.planned(&model)),
         schedule,
         steps,
         periodic,

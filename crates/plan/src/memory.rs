@@ -312,7 +312,7 @@ fn weights_gathered_for_evaluation(program: &Program) -> u64 {
     HeldElements::new(program).map_or(0, |most| gathered_element_bytes(program).saturating_mul(most.released as u64))
 }
 
-/// Weights, gradients and moments: buffers of the parameters' size.
+/// Weights, gradients and moments.
 fn state_items(program: &Program) -> Vec<MemoryItem> {
     let counts = count_chunks(&program.model, &program.chunks);
     let mut items = Vec::new();

@@ -60,8 +60,7 @@ pub trait OptimizerDescription {
     fn describe(&self) -> String;
 
     /// Mistakes that the schema does not find. `section` is the optimizer's key, such as `optimizer.adamw`.
-    fn mistakes(&self, section: &str) -> Vec<KeyMistake> {
-        let _ = section;
+    fn mistakes(&self, _section: &str) -> Vec<KeyMistake> {
         Vec::new()
     }
 
@@ -155,12 +154,22 @@ impl Optimizer {
 
     /// The settings as plans store them: the keys of the file, without `lr`.
     pub fn plan_value(&self) -> Value {
-        adamw::to_plan(edit_keys(json_value(self), |keys| _ = keys.remove("lr")))
+        let without_lr = edit_keys(json_value(self), |keys| _ = keys.remove("lr"));
+        adamw::to_plan(edit_keys(without_lr, |keys| rename(keys.get_mut("adamw"), ["lr", "lr_scale"])))
     }
 
     fn from_plan_value(value: Value) -> serde_json::Result<Self> {
         let set_lr = |keys: &mut Map<String, Value>| _ = keys.insert("lr".to_owned(), json!(Self::LR_IN_PLAN));
-        serde_json::from_value(edit_keys(adamw::from_plan(value), set_lr))
+        let value = edit_keys(adamw::from_plan(value), |keys| rename(keys.get_mut("adamw"), ["lr_scale", "lr"]));
+        serde_json::from_value(edit_keys(value, set_lr))
+    }
+}
+
+/// Renames a key of `settings`, if they have it.
+fn rename(settings: Option<&mut Value>, [from, to]: [&str; 2]) {
+    let Some(settings) = settings.and_then(Value::as_object_mut) else { return };
+    if let Some(value) = settings.remove(from) {
+        settings.insert(to.to_owned(), value);
     }
 }
 
@@ -239,7 +248,7 @@ mod tests {
         let lion = Optimizer::Lion(Lion::default());
         let lion_stored = r#"{"lion":{"betas":[0.9,0.99],"decays":"matrices","weight_decay":0.0}}"#;
         let muon = Optimizer::Muon(Muon { lr: 0.5, adamw: AdamW { lr: 0.125, ..AdamW::default() }, ..Muon::default() });
-        let muon_stored = r#"{"muon":{"adamw":{"betas":[0.9,0.95],"eps":1e-8,"lr":0.25,"weight_decay":0.1},"iterations":5,"momentum":0.95,"nesterov":true,"scale":"original","weight_decay":0.0}}"#;
+        let muon_stored = r#"{"muon":{"adamw":{"betas":[0.9,0.95],"eps":1e-8,"lr_scale":0.25,"weight_decay":0.1},"iterations":5,"momentum":0.95,"nesterov":true,"scale":"original","weight_decay":0.0}}"#;
         let sgd_stored = r#"{"sgd":{"momentum":0.25}}"#;
         for (optimizer, stored) in
             [(adamw, stored), (lion, lion_stored), (muon.without_lr(), muon_stored), (sgd, sgd_stored)]

@@ -60,7 +60,7 @@ pub struct Program {
     /// Settings of some parameters that differ from the optimizer's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupOptions>,
-    /// The model for which the optimizer's settings are right, where it is not this one.
+    /// The base of `train.transfer`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transfer: Option<Transfer>,
     pub schedule: LrSchedule,
@@ -87,8 +87,8 @@ pub struct CostClass {
     pub stage: usize,
     pub owns_optimizer: bool,
     pub shard_elements: Option<usize>,
-    /// Elements of the state that have only the first moment.
-    pub one_moment: usize,
+    /// FLOPs of the orthogonalization of its matrices.
+    pub orthogonalization_flops: u64,
     pub copies_saved_state: bool,
 }
 
@@ -312,7 +312,7 @@ impl Program {
         let moments = self.optimizer.description().moments();
         let mut parameters = stage_parameters(&self.model, &chunks);
         if let Some(rules) = self.transfer.map(|transfer| transfer.rules(&self.model)) {
-            parameters = parameters.into_iter().map(|spec| rules.initial(spec, &self.optimizer)).collect();
+            parameters = parameters.into_iter().map(|spec| rules.initial(spec)).collect();
         }
         ParamLayout::with_fewer_moments(parameters, |spec| {
             self.optimizer.update_of(spec, self.model.layers).moments < moments
@@ -368,7 +368,7 @@ impl Program {
             stage: self.stage(),
             owns_optimizer: self.owns_optimizer(),
             shard_elements: self.shard().map(|shard| shard.len()),
-            one_moment: self.one_moment(),
+            orthogonalization_flops: self.orthogonalization_flops() as u64,
             copies_saved_state: self.copies_saved_state,
         }
     }

@@ -10,15 +10,14 @@ use crate::diagnostic::KeyMistake;
 use crate::model::{ModelSpec, NormPlace, ParamInit, ParamSpec};
 use crate::optimizer::{AdamW, MuonScale, Optimizer};
 
-/// The model and the run for which the learning rate, the weight decay, `eps` and the initial weights are right. Those of this run follow
-/// from them.
+/// The base: a model, and the length of its run, for which the learning rate, the weight decay, `eps` and the initial weights were tuned.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Transfer {
-    /// Its `d_model`.
+    /// The base's `d_model`.
     #[schemars(range(min = 1))]
     pub d_model: usize,
-    /// Its layers. Default: as many as this model's, which transfers over widths only (μP).
+    /// The base's layers. Default: as many as this model's, which transfers over widths only (μP).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(!skip_serializing_if, range(min = 1))]
     pub layers: Option<usize>,
@@ -26,7 +25,7 @@ pub struct Transfer {
     #[serde(default = "complete")]
     #[schemars(range(min = 0, max = 1))]
     pub depth_exponent: f64,
-    /// The tokens that it was trained on. Learning rates are multiplied by (tokens / base tokens)^-`token_exponent`. Default: as many as
+    /// The tokens that the base was trained on. Learning rates are multiplied by (tokens / base tokens)^-`token_exponent`. Default: as many as
     /// this run's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(!skip_serializing_if, range(min = 1, max = 1_000_000_000_000_000_000u64))]
@@ -61,7 +60,6 @@ enum Role {
 /// Factors on the settings of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Factors {
-    init: f64,
     lr: f64,
     weight_decay: f64,
     eps: f64,
@@ -95,6 +93,16 @@ impl Transfer {
         }
     }
 
+    /// The transfer as a plan of `model` has it: without what has no effect. `None` if the model is the base.
+    #[must_use]
+    pub fn planned(self, model: &ModelSpec) -> Option<Self> {
+        let layers = self.layers.filter(|layers| *layers != model.layers);
+        // The schedule has the factor for the tokens.
+        let depth_exponent = if layers.is_some() { self.depth_exponent } else { complete() };
+        let planned = Self { layers, depth_exponent, tokens: None, token_exponent: measured(), ..self };
+        (planned.d_model != model.d_model || layers.is_some()).then_some(planned)
+    }
+
     /// The factor on learning rates of a run of `tokens` tokens.
     pub fn token_factor(&self, tokens: u64) -> f64 {
         self.tokens.map_or(1.0, |base| (tokens as f64 / base as f64).powf(-self.token_exponent))
@@ -110,6 +118,10 @@ impl Transfer {
             let help = "write `tie_embeddings: false`";
             mistake("model.tie_embeddings", "a tied matrix is both embedding and head, whose rules differ", help);
         }
+        if model.options.embedding_scale {
+            let help = "write `embedding_scale: false`";
+            mistake("model.embedding_scale", "embeddings that are multiplied by √d_model grow with the width", help);
+        }
         if model.options.norm != NormPlace::Pre {
             let help = "use `norm: pre`, or delete `train.transfer`";
             mistake("model.norm", "there are rules only for norms before attention and MLP", help);
@@ -118,7 +130,8 @@ impl Transfer {
             mistake("model.init", "PyTorch's initial weights depend on the width", "delete `model.init`");
         }
         if matches!(optimizer, Optimizer::Sgd(_)) {
-            mistake("optimizer.sgd", "there are rules only for adamw, lion and muon", "use one of these");
+            let help = "use one of these, or delete `train.transfer`";
+            mistake("optimizer.sgd", "there are rules only for adamw, lion and muon", help);
         }
         mistakes
     }
@@ -135,39 +148,46 @@ impl TransferRules {
         }
     }
 
+    /// The factor by which `parameter`'s forward is multiplied in the rules.
+    fn output(&self, parameter: &ParamSpec) -> f64 {
+        match self.role(parameter) {
+            Role::LayerOutput => self.branch(),
+            Role::Head => 1.0 / self.width,
+            Role::Layer | Role::Embedding => 1.0,
+        }
+    }
+
+    /// The factor on what a layer adds to the residual stream.
+    fn branch(&self) -> f64 {
+        self.depth.powf(-self.depth_exponent)
+    }
+
+    /// The factor on the initial weights of `parameter`.
+    fn initial_factor(&self, parameter: &ParamSpec) -> f64 {
+        let of_width = match self.role(parameter) {
+            Role::Layer | Role::LayerOutput => self.width.powf(-0.5),
+            Role::Embedding | Role::Head => 1.0,
+        };
+        let residual = if self.role(parameter) == Role::LayerOutput { self.scaled_residuals } else { 1.0 };
+        of_width * residual * self.output(parameter)
+    }
+
     /// Table 1 of Dey et al. The forward has no factors: a factor on what a matrix makes is in the matrix, so its settings are those for which
     /// the product changes as the rules say.
     fn factors(&self, parameter: &ParamSpec, optimizer: &Optimizer) -> Factors {
         let Self { width, depth, depth_exponent, .. } = *self;
-        // Of what a layer adds to the residual stream.
-        let branch = depth.powf(-depth_exponent);
-        let role = self.role(parameter);
-        let output = match role {
-            Role::LayerOutput => branch,
-            Role::Head => 1.0 / width,
-            Role::Layer | Role::Embedding => 1.0,
-        };
-        let is_layers = matches!(role, Role::Layer | Role::LayerOutput);
+        let output = self.output(parameter);
+        let is_layers = matches!(self.role(parameter), Role::Layer | Role::LayerOutput);
         let of_width = if is_layers && parameter.is_matrix() { lr_of_width(optimizer, width) } else { 1.0 };
         let of_depth = if is_layers { depth.powf(depth_exponent - 1.0) } else { 1.0 };
-        let gradient = if is_layers { branch / width } else { 1.0 / width };
-        let init = match role {
-            Role::Layer | Role::LayerOutput => width.powf(-0.5),
-            Role::Embedding | Role::Head => 1.0,
-        };
-        let residual = if role == Role::LayerOutput { self.scaled_residuals } else { 1.0 };
-        Factors {
-            init: init * residual * output,
-            lr: of_width * of_depth * output,
-            weight_decay: 1.0 / (of_width * output),
-            eps: gradient / output,
-        }
+        let gradient = if is_layers { self.branch() / width } else { 1.0 / width };
+        Factors { lr: of_width * of_depth * output, weight_decay: 1.0 / (of_width * output), eps: gradient / output }
     }
 
     /// The parameter with its initial values.
     #[must_use]
-    pub fn initial(&self, mut parameter: ParamSpec, optimizer: &Optimizer) -> ParamSpec {
-        let factor = self.factors(&parameter, optimizer).init;
+    pub fn initial(&self, mut parameter: ParamSpec) -> ParamSpec {
+        let factor = self.initial_factor(&parameter);
         if let ParamInit::Normal { std } = &mut parameter.init {
             *std *= factor;
         }
@@ -184,11 +204,12 @@ impl TransferRules {
             other => other,
         };
         let name = match (self.role(parameter), parameter.is_matrix()) {
-            (Role::Embedding, _) => "embeddings",
-            (Role::Layer, true) => "layers",
-            (Role::Layer, false) => "layers' vectors",
-            (Role::LayerOutput, true) => "layers' outputs",
-            (Role::LayerOutput, false) => "layers' output biases",
+            (Role::Embedding, _) if parameter.block == 0 => "embeddings",
+            (Role::Embedding, _) => "final_norm",
+            (Role::Layer, true) => "layers.matrices",
+            (Role::Layer, false) => "layers.vectors",
+            (Role::LayerOutput, true) => "outputs.matrices",
+            (Role::LayerOutput, false) => "outputs.biases",
             (Role::Head, _) => "head",
         };
         (optimizer, lr, name)
@@ -240,7 +261,7 @@ mod tests {
     fn settings(model: &ModelSpec, transfer: Transfer, optimizer: Optimizer, end: &str) -> [f64; 4] {
         let parameter = parameters(model).into_iter().find(|parameter| parameter.name.ends_with(end)).unwrap();
         let rules = transfer.rules(model);
-        let ParamInit::Normal { std } = rules.initial(parameter.clone(), &optimizer).init else { panic!("drawn") };
+        let ParamInit::Normal { std } = rules.initial(parameter.clone()).init else { panic!("drawn") };
         let (transferred, lr, _) = rules.settings(&parameter, optimizer);
         let eps = if let Optimizer::Adamw(adamw) = transferred { adamw.eps } else { 1.0 };
         [std, lr, transferred.description().weight_decay().unwrap(), eps]
@@ -277,7 +298,7 @@ mod tests {
         for transfer in [transfer(16, None), transfer(16, Some(2))] {
             let (rules, adamw) = (transfer.rules(&model), Optimizer::default());
             for parameter in parameters(&model) {
-                assert_eq!(rules.initial(parameter.clone(), &adamw), parameter);
+                assert_eq!(rules.initial(parameter.clone()), parameter);
                 let (optimizer, lr, _) = rules.settings(&parameter, adamw);
                 assert_eq!((optimizer, lr), (adamw, 1.0), "{}", parameter.name);
             }

@@ -286,7 +286,11 @@ fn moments_problem(old: &Program, new: &Program) -> Option<(String, String)> {
     if needs == 0 || (had, old) == (needs, new) {
         return None;
     }
-    let has = format!("the checkpoint has {} of {old}", counted(had as u64, "moment"));
-    let what = format!("{has}, but {new} with these settings needs {needs}, and no optimizer uses another's");
+    let what = if had == needs {
+        format!("the checkpoint has the moments of {old}, and {new} cannot use them")
+    } else {
+        let has = format!("the checkpoint has {} of {old}", counted(had as u64, "moment"));
+        format!("{has}, but {new} with these settings needs {needs}, and no optimizer uses another's")
+    };
     Some((what, format!("keep {old}, use sgd without momentum, or use --from start to train from scratch")))
 }

@@ -15,26 +15,22 @@ use crate::cli::terminal::output::{print_result, print_to_stderr};
 use runner_config::ExperimentFile;
 use runner_report::table::{Align, table};
 use runner_spec::event::{TraceLine, TracedTensor};
-use runner_spec::experiment::Model;
+use runner_spec::experiment::{Family, Model};
+use runner_spec::format::counted;
 use runner_threads::process;
 
 /// Show how the outputs of layers grow with the width or the depth of a model: the coordinate check of μP.
 ///
 /// The command trains models of several sizes for some steps, and shows the root mean square of each block's output after the last of
 /// them. The slope is the exponent of the size: 0 if the output does not depend on it, 1 if it doubles with the size. Heads keep their width,
-/// and `d_ff` keeps its ratio to `d_model`. Nothing is recorded.
+/// and `d_ff` keeps its ratio to `d_model`. The models are trained in the system's folder for temporary files, without samples and tasks, and
+/// removed; no run is recorded.
 #[derive(Debug, Args)]
 pub(crate) struct CoordinatesArgs {
     #[command(flatten)]
     experiment: ExperimentArgs,
     /// Values of `model.d_model`, separated by commas.
-    #[arg(
-        long,
-        value_name = "N,N,…",
-        value_delimiter = ',',
-        required_unless_present = "layers",
-        conflicts_with = "layers"
-    )]
+    #[arg(long, value_name = "N,N,…", value_delimiter = ',', conflicts_with = "layers")]
     widths: Vec<usize>,
     /// Values of `model.layers`, separated by commas.
     #[arg(long, value_name = "N,N,…", value_delimiter = ',')]
@@ -74,25 +70,45 @@ struct OutputSizes {
 pub(crate) fn run(args: &CoordinatesArgs) -> Result<Exit> {
     let (key, values) =
         if args.layers.is_empty() { ("model.d_model", &args.widths) } else { ("model.layers", &args.layers) };
+    if values.is_empty() {
+        refuse!("give `--widths`, several values of model.d_model, or `--layers`")
+    }
     if values.len() < 2 || values.contains(&0) || values.iter().enumerate().any(|(i, v)| values[..i].contains(v)) {
         refuse!("give at least two different values above 0, separated by commas")
     }
     let file = ExperimentFile::read(&args.experiment.file)?;
     let loaded = ExperimentArgs::load_file(&file, &args.experiment.options()?)?;
     let model = &loaded.experiment.model;
-    let folder = TemporaryFolder::new()?;
-    let mut sizes: Vec<BTreeMap<Place, (String, Option<f64>)>> = Vec::new();
+    if let Some(steps) = loaded.experiment.train.steps.filter(|steps| *steps < args.steps) {
+        refuse!("--steps {} is more than the {steps} steps of the run; use at most {steps}", args.steps)
+    }
+    let mut models = Vec::new();
     for &value in values {
         let (layers, sets) = if key == "model.d_model" {
             (model.layers, sets_of_width(model, value)?)
         } else {
             (value, vec![format!("{key}={value}")])
         };
-        print_to_stderr(&format!("{key} {value}: training {} steps", args.steps));
+        // Mistakes are reported before anything is trained.
+        let mut options = args.experiment.options()?;
+        options.sets.extend(sets.iter().cloned());
+        ExperimentArgs::load_file(&file, &options)?;
+        models.push((value, layers, sets));
+    }
+    let folder = TemporaryFolder::new()?;
+    let mut sizes: Vec<BTreeMap<Place, (String, Option<f64>)>> = Vec::new();
+    for (value, layers, sets) in models {
+        print_to_stderr(&format!("{key} {value}: training {}", counted(args.steps, "step")));
         let runs = folder.0.join(value.to_string());
         train(args, &sets, &runs)?;
         let last_layer_only = key == "model.layers";
-        sizes.push(outputs(&runs, args.steps, layers, last_layer_only)?);
+        let found = outputs(&runs, args.steps, layers, last_layer_only)?;
+        if found.is_empty() {
+            refuse!("the run has fewer than {} steps; use a smaller `--steps`", args.steps)
+        }
+        sizes.push(found);
+        // A checkpoint of the largest model may be large.
+        let _ = fs::remove_dir_all(&runs);
     }
     let outputs = sizes[0].iter().map(|(place, (name, _))| {
         let rms: Vec<Option<f64>> = sizes.iter().map(|outputs| outputs.get(place).and_then(|(_, rms)| *rms)).collect();
@@ -107,9 +123,9 @@ struct TemporaryFolder(PathBuf);
 
 impl TemporaryFolder {
     fn new() -> Result<Self> {
-        let path = env::temp_dir().join(format!("runner-coordinates-{}", std::process::id()));
-        fs::create_dir_all(&path)
-            .map_err(|e| CommandError::failure(format!("cannot create {}: {e}", path.display())))?;
+        let name = format!("runner-coordinates-{}-{}", std::process::id(), process::monotonic_milliseconds());
+        let path = env::temp_dir().join(name);
+        fs::create_dir(&path).map_err(|e| CommandError::failure(format!("cannot create {}: {e}", path.display())))?;
         Ok(Self(path))
     }
 }
@@ -123,18 +139,16 @@ impl Drop for TemporaryFolder {
 
 /// The settings of `model` at another width, with heads of the same width.
 fn sets_of_width(model: &Model, width: usize) -> Result<Vec<String>> {
-    let head = model.d_model / model.heads;
-    let heads = width / head;
-    let scaled = |value: usize| (value * width).is_multiple_of(model.d_model).then(|| value * width / model.d_model);
-    let (Some(d_ff), Some(kv_heads)) = (scaled(model.d_ff), scaled(model.kv_heads)) else {
-        refuse!("d_ff {} and kv_heads {} cannot be scaled to a width of {width}", model.d_ff, model.kv_heads)
+    let scaled = |key: &str, value: usize| {
+        let product = value.checked_mul(width).filter(|product| product.is_multiple_of(model.d_model));
+        match product.map(|product| product / model.d_model) {
+            Some(scaled) if scaled > 0 => Ok(format!("model.{key}={scaled}")),
+            _ => refuse!("`{key}: {value}` of a width of {} cannot be scaled to a width of {width}", model.d_model),
+        }
     };
-    if heads == 0 || !width.is_multiple_of(head) {
-        refuse!("a width of {width} is no multiple of the width of a head, {head}")
-    }
-    let mut sets = vec![format!("model.d_model={width}"), format!("model.heads={heads}"), format!("model.d_ff={d_ff}")];
-    if model.kv_heads != model.heads {
-        sets.push(format!("model.kv_heads={kv_heads}"));
+    let mut sets = vec![format!("model.d_model={width}"), scaled("heads", model.heads)?, scaled("d_ff", model.d_ff)?];
+    if model.family == Family::Llama {
+        sets.push(scaled("kv_heads", model.kv_heads)?);
     }
     Ok(sets)
 }
@@ -148,6 +162,9 @@ fn train(args: &CoordinatesArgs, sets: &[String], runs: &Path) -> Result<()> {
     for set in args.experiment.set.iter().chain(sets) {
         command.args(["--set", set]);
     }
+    for key in ["eval.samples", "eval.hellaswag", "eval.tasks", "log.mlflow"] {
+        command.args(["--set", &format!("{key}=null")]);
+    }
     for var in &args.experiment.template.var {
         command.args(["--var", var]);
     }
@@ -159,7 +176,10 @@ fn train(args: &CoordinatesArgs, sets: &[String], runs: &Path) -> Result<()> {
     let output = command.output().map_err(start_error)?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        let error = said.find("error").map_or(&*said, |at| &said[at..]).trim_start_matches("error: ").trim_end();
+        let lines: Vec<&str> = said.lines().collect();
+        let from = lines.iter().position(|line| line.starts_with("error: ")).unwrap_or(0);
+        let error = lines[from..].join("\n");
+        let error = error.strip_prefix("error: ").unwrap_or(&error);
         return Err(CommandError::failure(format!("with {}: {error}", sets.join(" "))));
     }
     Ok(())

@@ -21,7 +21,7 @@ const NOTICED_TIME: Duration = Duration::from_secs(5);
 pub(crate) struct SearchArgs {
     /// Compare every layout that fits: mode, replicas, stages, schedule, micro-batch, recomputation and sharding. Shows those with the
     /// shortest forecasts, and those that need less memory or send less.
-    #[arg(long, conflicts_with_all = ["price", "rank", "program"])]
+    #[arg(long, conflicts_with_all = ["price", "rank", "program", "plot"])]
     pub search: bool,
     /// Write an experiment with all settings of the file and the layout of the shortest forecast.
     #[arg(long, value_name = "OUT.yaml", requires = "search")]

@@ -17,7 +17,7 @@ pub use super::cpu::element_update::ElementUpdate;
 /// weights rounded, and gets those among `elements` in the same pass.
 ///
 /// # Errors
-/// If `state` is too short, `elements` do not have the moments, or an error of the device.
+/// If `state` has another length, `elements` do not have the moments, or an error of the device.
 pub fn update<U: ElementUpdate<SCALARS, MOMENTS>, const SCALARS: usize, const MOMENTS: usize>(
     update: &U,
     state: &Tensor,
@@ -29,7 +29,7 @@ pub fn update<U: ElementUpdate<SCALARS, MOMENTS>, const SCALARS: usize, const MO
     const { assert!(MOMENTS <= 2, "a layout has places for two moments") }
     let (n, len) = (grads.elem_count(), state.elem_count());
     let skipped = if MOMENTS > 1 { one_moment } else { 0 };
-    if len < (1 + MOMENTS) * n - skipped {
+    if len != (1 + MOMENTS) * n - skipped {
         bail!("{}: {len} numbers of state for {n} gradients and {MOMENTS} moments", U::KERNEL)
     }
     if elements.end > n || elements.start < skipped {

@@ -205,7 +205,9 @@ mod tests {
     /// A direction of zeros stays one.
     #[test]
     fn no_gradient_means_no_step() {
-        let x = Tensor::zeros((3, 4), DType::F32, &Device::Cpu).unwrap();
+        let [m, g] = [12, 12].map(|len| Tensor::zeros(len, DType::F32, &Device::Cpu).unwrap());
+        let rule = Momentum { momentum: 0.95, nesterov: true, grad_scale: 1.0 };
+        let x = direction(&m, &g, [3, 4], rule, DType::F32).unwrap();
         let x: Vec<f32> = orthogonalized(x, 5).unwrap().flatten_all().unwrap().to_vec1().unwrap();
         assert_eq!(x, [0.0; 12]);
     }

@@ -4,7 +4,7 @@ use crate::resolve::resolver::Resolver;
 use runner_spec::diagnostic::{KeyMistake, short};
 use runner_spec::experiment::{
     ChoiceText, Cooldown, Eval, EvalLoss, HELLASWAG, HubChoice, Log, Mlflow, Model, Optimizer, Precision, Samples,
-    Schedule, ScheduleLength, ScheduleStart, Task, Train, task_key,
+    Schedule, ScheduleLength, ScheduleStart, Task, Train, WeightInit, task_key,
 };
 use runner_spec::format::{choice_name, counted};
 use runner_spec::measure::is_task_name;
@@ -15,20 +15,27 @@ use runner_template::RecordTemplate;
 const DEFAULT_STEPS: u64 = 1000;
 
 impl Resolver<'_> {
-    /// Reports mistakes that a description of what the file names has found.
     /// Checks the optimizer, and the groups of parameters against the model's names.
     pub(crate) fn optimizer(&mut self, optimizer: &Optimizer, train: Option<&Train>, model: Option<&Model>) {
         self.key_mistakes(optimizer.description().mistakes(&format!("optimizer.{}", optimizer.name())));
         if let (Some(train), Some(model)) = (train, model) {
             // The names do not depend on the size of the vocabulary.
             let spec = model.spec(model.vocab_size.unwrap_or(1));
-            self.key_mistakes(optimizer.group_mistakes("train.groups", &train.groups, &parameters(&spec)));
+            if !train.groups.is_empty() {
+                self.key_mistakes(optimizer.group_mistakes("train.groups", &train.groups, &parameters(&spec)));
+            }
+            if let (Some(_), Some(WeightInit::From(_))) = (train.transfer, &model.init) {
+                let message = "the initial weights of a transfer are drawn, and these are read";
+                let help = "delete one of the two keys; `train.groups` scales learning rates alone";
+                self.error(&["train.transfer", "model.init.from"], message, help);
+            }
             if let Some(transfer) = train.transfer {
                 self.key_mistakes(transfer.mistakes("train.transfer", &spec, optimizer));
             }
         }
     }
 
+    /// Reports mistakes that a description of what the file names has found.
     pub(crate) fn key_mistakes(&mut self, mistakes: Vec<KeyMistake>) {
         for KeyMistake { keys, message, help } in mistakes {
             self.error(&keys.iter().map(String::as_str).collect::<Vec<_>>(), message, help);

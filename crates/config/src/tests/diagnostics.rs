@@ -51,6 +51,11 @@ says! {
     a_schedule_from_a_fork_in_a_run_that_is_not_a_fork: with("schedule:\n  start: fork\n");
     a_schedule_from_an_unknown_word: with("schedule:\n  start: best\n");
     a_schedule_that_starts_after_the_run: with("train: {steps: 100}\nschedule:\n  start: 90\n  warmup: {steps: 20}\n");
+    groups_that_match_nothing: with("train:\n  groups:\n    - {match: 'transformer.wte.wieght', lr_scale: 2}\n    - {match: '*.gain', weight_decay: 0}\n    - {match: '*.bias'}\n");
+    weight_decay_of_an_optimizer_without_it: with("train: {groups: [{match: '*', weight_decay: 0.1}]}\noptimizer: {sgd: {lr: 1}}\n");
+    settings_of_muon: with("optimizer: {muon: {lr: 0, momentum: 1, iterations: 0, scale: rms, adamw: {betas: [0.9, 1.0]}}}\n");
+    transfer_without_rules: with("train: {transfer: {d_model: 32}}\noptimizer: {sgd: {lr: 1}}\n");
+    transfer_from_nothing: with("train: {transfer: {layers: 0, depth_exponent: 2}}\n");
     no_masters_under_fp32: with("master_weights: false\n");
     no_masters_under_tf32: with("precision: tf32\nmaster_weights: false\n");
     mlp_dropout_of_all: "model: {preset: gpt2-micro, norm: last, mlp_dropout: 1}\ndata: {train: {text: {files: [input.txt]}}}\n";

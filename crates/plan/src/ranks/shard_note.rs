@@ -24,6 +24,7 @@ pub(crate) fn describe_shards(
     let (rank, execution) = ranks.iter().zip(executions).max_by_key(|(rank, _)| rank.memory.total())?;
     let program = &rank.program;
     let largest = program.shard()?;
+    let most = ranks.iter().filter_map(|rank| rank.program.shard()).map(|shard| shard.len()).max()?;
     // Of replicas that hold all, one alone copies what it saves: copies are not compared.
     let sharded = ShardedState::default();
     let whole = Program { shards: Vec::new(), sharded, copies_saved_state: false, ..program.clone() };
@@ -47,7 +48,7 @@ pub(crate) fn describe_shards(
     let mut note = format!(
         "parallel.shard: a rank holds {held} of at most {} of {} parameters, which {effect} on rank {}; each step it receives {} of \
          weights, and {} of gradients{instead}",
-        count(largest.len() as u64),
+        count(most as u64),
         count(rank.params.total),
         rank.rank,
         bytes(gathered_bytes(program)),
@@ -73,16 +74,16 @@ pub(crate) fn describe_shards(
 /// Ranks with shards that [`describe_orthogonalization`] lists.
 const LISTED_OWNERS: usize = 8;
 
-/// Which rank makes which matrices orthogonal under Muon, and what that costs; `None` where one rank updates all.
+/// How many matrices each rank orthogonalizes under Muon, and what that costs; `None` where one rank updates all.
 pub(crate) fn describe_orthogonalization(ranks: &[RankPlan]) -> Option<String> {
     let owners: Vec<_> = ranks.iter().filter(|rank| rank.program.orthogonalization_flops() > 0.0).collect();
     let (first, replicas) = (owners.first()?, owners.first()?.program.mesh.replicas);
-    if first.program.shard().is_none() {
+    if first.program.shard().is_none() && first.program.mesh.stages == 1 {
         return (owners.len() > 1 && replicas > 1).then(|| {
             let sum: f64 = owners.iter().map(|rank| rank.program.orthogonalization_flops()).sum();
             format!(
-                "optimizer.muon: each of {replicas} replicas makes every matrix orthogonal, together {} a step, {:.1}% of what its passes take; \
-                 with `parallel.shard: optimizer` each matrix has one owner",
+                "optimizer.muon: each of {replicas} replicas orthogonalizes every matrix, {} a step in all, {:.1}% of the FLOPs of the forward \
+                 and backward passes; `parallel.shard: optimizer` gives each matrix one owner",
                 si(sum, "FLOP"),
                 100.0 * sum / first.program.flops_per_step
             )
@@ -100,7 +101,7 @@ pub(crate) fn describe_orthogonalization(ranks: &[RankPlan]) -> Option<String> {
     if owners.len() > LISTED_OWNERS {
         listed.push(format!("and {} more ranks", owners.len() - LISTED_OWNERS));
     }
-    Some(format!("optimizer.muon: each matrix has one owner, which makes it orthogonal: {}", listed.join("; ")))
+    Some(format!("optimizer.muon: each matrix is orthogonalized by the rank that holds it: {}", listed.join("; ")))
 }
 
 /// Bytes of weights that the rank of `program` receives in a step.

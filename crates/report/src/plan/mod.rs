@@ -56,7 +56,7 @@ pub fn render(plan: &Plan, options: &RenderOptions) -> String {
     if let Some(program) = plan.ranks.first().map(|rank| &rank.program).filter(|_| options.plot) {
         page.blank();
         let mut lines = plot::plot(&program.schedule, program.steps).into_iter();
-        page.line("learning rate", lines.next().unwrap_or_default());
+        page.line("rate by step", lines.next().unwrap_or_default());
         lines.for_each(|line| page.more(line));
     }
     page.blank();

@@ -11,31 +11,39 @@ const SAMPLES: u64 = 64;
 /// Eighths of a character, from below.
 const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// Lines with a bar for each part of `steps` steps, as high as the largest learning rate in it, with a scale from 0 to the peak.
+/// Lines with a bar for each part of `steps` steps, as high as the smallest learning rate in it, light up to the largest, with a scale from 0
+/// to the peak.
 pub(super) fn plot(schedule: &LrSchedule, steps: u64) -> Vec<String> {
     let columns = WIDTH.min(steps);
-    let largest = |column: u64| {
+    let range = |column: u64| {
         let (start, end) = (part_start(column, steps, columns), part_start(column + 1, steps, columns));
         let samples = (end - start).min(SAMPLES);
-        (0..samples).map(|i| schedule.rate(start + part_start(i, end - start, samples))).fold(0.0, f64::max)
+        let rates = (0..samples).map(|i| schedule.rate(start + part_start(i, end - start, samples)));
+        rates.fold([f64::INFINITY, 0.0], |[low, high], rate| [low.min(rate), high.max(rate)])
     };
-    let rates: Vec<f64> = (0..columns).map(largest).collect();
-    let top = rates.iter().copied().fold(0.0, f64::max);
+    let ranges: Vec<[f64; 2]> = (0..columns).map(range).collect();
+    let top = ranges.iter().map(|[_, high]| *high).fold(0.0, f64::max);
     if top <= 0.0 {
         return Vec::new();
     }
-    let eighths: Vec<usize> = rates.iter().map(|rate| (rate / top * (8 * HEIGHT) as f64).round() as usize).collect();
+    let eighths = |rate: f64| (rate / top * (8 * HEIGHT) as f64).round() as usize;
     let label = scientific(top);
     let margin = label.chars().count();
     let row = |row: usize| {
         let below = 8 * (HEIGHT - 1 - row);
         let label = if row == 0 { label.as_str() } else { "" };
-        let bars: String = eighths.iter().map(|height| BARS[height.saturating_sub(below).min(8)]).collect();
+        // Falls of less than a row within a part are not worth another character.
+        let bar = |[low, high]: &[f64; 2]| {
+            let [low, high] = [low, high].map(|rate| eighths(*rate));
+            let in_row = |height: usize| height.saturating_sub(below).min(8);
+            if high - low > 8 && in_row(high) > in_row(low) { '░' } else { BARS[in_row(high)] }
+        };
+        let bars: String = ranges.iter().map(bar).collect();
         format!("{label:>margin$} ┤{}", bars.trim_end())
     };
     let mut lines: Vec<String> = (0..HEIGHT).map(row).collect();
     lines.push(format!("{:>margin$} └{}", 0, "─".repeat(columns as usize)));
-    let last = count(steps);
+    let last = if steps > 1 { count(steps) } else { String::new() };
     let gap = (columns as usize).saturating_sub(1).max(last.len() + 1);
     lines.push(format!("{:margin$}  1{last:>gap$}", ""));
     lines
@@ -49,7 +57,7 @@ fn part_start(index: u64, steps: u64, parts: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use runner_spec::schedule::{Decay, DecayTarget};
+    use runner_spec::schedule::{CosineDecay, CosineRepeat, Decay, DecayTarget};
 
     fn schedule(warmup_steps: u64, hold_steps: u64, steps: u64) -> LrSchedule {
         let decay = Decay::Linear(DecayTarget { share: 0.0, steps: Some(steps) });
@@ -60,6 +68,14 @@ mod tests {
     #[test]
     fn a_warmup_a_plateau_and_a_decay() {
         insta::assert_snapshot!(plot(&schedule(1000, 5000, 4000), 10_000).join("\n"));
+    }
+
+    #[test]
+    fn rates_that_change_within_a_part_are_light() {
+        let cosine =
+            CosineDecay { share: 0.25, steps: Some(10), repeat: CosineRepeat::Restart, ..CosineDecay::default() };
+        let schedule = LrSchedule { decay: Decay::Cosine(cosine), ..schedule(200, 300, 1) };
+        insta::assert_snapshot!(plot(&schedule, 1000).join("\n"));
     }
 
     #[test]

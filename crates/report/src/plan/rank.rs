@@ -9,6 +9,7 @@ use runner_spec::experiment::Recompute;
 use runner_spec::format::{choice_name, count, counted, scientific};
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::parameters;
+use runner_spec::optimizer::Optimizer;
 use runner_spec::plan::{MemoryCategory, MemoryEstimate, ParamCounts, Plan, RankPlan};
 use runner_spec::program::Program;
 use runner_spec::program::text::fold;
@@ -64,7 +65,7 @@ pub(super) fn computation_lines(rank: &RankPlan, plan: Option<&Plan>, page: &mut
         page.more(line);
     }
     for (group, scale) in program.lr_scales() {
-        page.more(format!("peak of {group}: {}", scientific(scale * program.schedule.peak)));
+        page.more(format!("peak for {group}: {}", scientific(rounded_to_digits(scale * program.schedule.peak))));
     }
 }
 
@@ -106,15 +107,23 @@ pub(super) fn parameter_lines(p: &ParamCounts, program: &Program, page: &mut Pag
 fn group_lines(program: &Program, layout: &ParamLayout) -> impl Iterator<Item = String> + use<> {
     let mut groups: BTreeMap<(String, Option<String>), (u64, usize)> = BTreeMap::new();
     for group in program.parameter_groups(layout) {
-        let decay = group.optimizer.description().weight_decay().map(|decay| decay.to_string());
+        let decay = group.optimizer.description().weight_decay().map(|decay| {
+            let decay = format!(", weight decay {}", scientific(rounded_to_digits(decay)));
+            match group.optimizer {
+                Optimizer::Adamw(adamw) if program.transfer.is_some() => {
+                    format!("{decay}, eps {}", scientific(rounded_to_digits(adamw.eps)))
+                }
+                _ => decay,
+            }
+        });
         let entries = layout.entries.iter().filter(|entry| group.elements.contains(&entry.offset));
         let (tensors, elements) = groups.entry((group.name, decay)).or_default();
         *tensors += entries.count() as u64;
         *elements += group.elements.len();
     }
     groups.into_iter().map(|((name, decay), (tensors, elements))| {
-        let decay = decay.map_or_else(String::new, |decay| format!(", weight decay {decay}"));
-        format!("{name}: {}, {}{decay}", counted(tensors, "tensor"), count(elements as u64))
+        let settings = decay.unwrap_or_default();
+        format!("{name}: {}, {}{settings}", counted(tensors, "tensor"), count(elements as u64))
     })
 }
 
@@ -137,7 +146,8 @@ fn optimizer_line(program: &Program) -> String {
     let mut line = format!("{}, {}; {clip}", program.optimizer.name(), program.optimizer.description().describe());
     let flops = program.orthogonalization_flops();
     if flops > 0.0 {
-        line.extend(["; orthogonalization: ", &si(flops, "FLOP"), " a step"]);
+        let here = if program.world_size() > 1 { format!(" on rank {}", program.rank) } else { String::new() };
+        line.extend(["; orthogonalization: ", &si(flops, "FLOP"), " a step", &here]);
     }
     line
 }

@@ -6,8 +6,9 @@ use runner_plan::testing::{cluster, compiled, data, experiment, gpt2_124m, measu
 use runner_spec::cluster::{ClusterFacts, DeviceFacts};
 use runner_spec::data::SplitFacts;
 use runner_spec::experiment as e;
-use runner_spec::optimizer::Sgd;
+use runner_spec::optimizer::{GroupOptions, Muon, Sgd};
 use runner_spec::rates::DeviceRates;
+use runner_spec::transfer::Transfer;
 
 use super::{RenderOptions, render};
 
@@ -52,6 +53,34 @@ fn the_plan_in_full() {
     experiment.train.clip_norm = None;
     let plan = compile(&experiment, &data(), &cluster().with_peak_flops(Some(2e11))).expect("plans");
     insta::assert_snapshot!(render(&plan, &RenderOptions { full: true, ..RenderOptions::default() }));
+}
+
+/// The parameters and rates of each group; who orthogonalizes what.
+#[test]
+fn plans_with_muon_and_transfer_as_text() {
+    for (name, shard) in [("whole", None), ("sharded", Some(e::ShardedState::Optimizer))] {
+        let mut experiment = ddp(2, shard);
+        experiment.optimizer = e::Optimizer::Muon(Muon { weight_decay: 0.1, ..Muon::default() });
+        let group = |pattern: &str, lr_scale, weight_decay| GroupOptions {
+            r#match: pattern.to_owned(),
+            lr_scale,
+            weight_decay,
+        };
+        experiment.train.groups = vec![group("*.bias", Some(0.5), None), group("*.h.0.*", None, Some(0.2))];
+        insta::assert_snapshot!(format!("muon_{name}"), page(&experiment));
+    }
+    let mut experiment = experiment();
+    experiment.model.tie_embeddings = false;
+    let transfer =
+        Transfer { d_model: 8, layers: Some(1), depth_exponent: 1.0, tokens: Some(3200), token_exponent: 0.5 };
+    experiment.train.transfer = Some(transfer);
+    let plan = compiled(&experiment);
+    insta::assert_snapshot!("transfer", render(&plan, &RenderOptions { plot: true, ..RenderOptions::default() }));
+    // A base of the model's own size is no transfer.
+    experiment.train.transfer = Some(Transfer { d_model: 16, layers: Some(3), tokens: None, ..transfer });
+    let same = compiled(&experiment).hash;
+    experiment.train.transfer = None;
+    assert_eq!(same, compiled(&experiment).hash);
 }
 
 /// 64 sequences of 1,024 tokens in micro-batches of 4.

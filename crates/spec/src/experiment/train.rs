@@ -40,7 +40,7 @@ pub struct Train {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(!skip_serializing_if)]
     pub groups: Vec<GroupOptions>,
-    /// The model for which the optimizer's settings and the initial weights are right, if it is smaller than this one.
+    /// The base model, usually smaller, for which the optimizer's settings and the initial weights were tuned.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(!skip_serializing_if)]
     pub transfer: Option<Transfer>,

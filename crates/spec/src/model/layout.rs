@@ -1,7 +1,8 @@
 //! The places of parameters in a flat buffer.
 //!
-//! Matrices come first, then gains and biases, each in registration order. Gradients and optimizer moments are
-//! buffers of the same shape, so an update, a norm, a bucket or a shard is a range.
+//! Matrices come first, then gains and biases, each in registration order. Gradients and the first moment are buffers of the same shape, so an
+//! update, a norm, a bucket or a shard is a range. Matrices without a second moment (Muon) are the first ones, and the second moment begins
+//! after them.
 
 use std::ops::Range;
 
@@ -29,7 +30,7 @@ pub struct ParamLayout {
     pub total: usize,
     /// Elements of the matrices, which the buffer starts with.
     pub matrices: usize,
-    /// The first elements, which have only the first moment. Others have all of the optimizer's.
+    /// How many elements at the start have no second moment.
     #[serde(default)]
     pub one_moment: usize,
 }

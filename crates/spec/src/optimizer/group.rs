@@ -17,7 +17,7 @@ use crate::transfer::TransferRules;
 #[serde(deny_unknown_fields)]
 pub struct GroupOptions {
     /// The names of the parameters, as checkpoints have them; `*` stands for any text. If several groups match a parameter, the last one
-    /// that gives a setting counts.
+    /// that gives a setting wins.
     pub r#match: String,
     /// Factor on the learning rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -37,18 +37,18 @@ impl GroupOptions {
 
 /// True if `name` is `pattern`, in which `*` stands for any text.
 fn matches(pattern: &str, name: &str) -> bool {
-    match pattern.split_once('*') {
-        None => pattern == name,
-        Some((start, rest)) => name.strip_prefix(start).is_some_and(|name| {
-            name.char_indices().map(|(i, _)| &name[i..]).chain([""]).any(|name| matches(rest, name))
-        }),
-    }
+    let Some((start, rest)) = pattern.split_once('*') else { return pattern == name };
+    let (middle, end) = rest.rsplit_once('*').unwrap_or(("", rest));
+    let Some(inner) = name.strip_prefix(start).and_then(|name| name.strip_suffix(end)) else { return false };
+    // Each piece at its first place leaves most of the name to the pieces after it.
+    let mut pieces = middle.split('*').filter(|piece| !piece.is_empty());
+    pieces.try_fold(inner, |name, piece| Some(name.split_once(piece)?.1)).is_some()
 }
 
 /// Parameters with the optimizer that updates them: a range of the flat storage.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParameterGroup {
-    /// The optimizer, and the patterns of groups that match: `adamw *.bias`.
+    /// The optimizer, and the patterns of groups that match: `adamw + *.bias`.
     pub name: String,
     pub elements: Range<usize>,
     pub optimizer: Optimizer,
@@ -90,14 +90,14 @@ impl GroupRules<'_> {
             (optimizer, lr_scale) = (transferred, lr_scale * factor);
             name.extend([" ", role]);
         }
-        let mut own_scale = 1.0;
+        let mut given_scale = 1.0;
         for options in self.options.iter().filter(|options| options.matches(&parameter.name)) {
-            name.extend([" ", &options.r#match]);
-            own_scale = options.lr_scale.unwrap_or(own_scale);
+            name.extend([" + ", &options.r#match]);
+            given_scale = options.lr_scale.unwrap_or(given_scale);
             let decayed = options.weight_decay.and_then(|decay| optimizer.description().with_decay(decay));
             optimizer = decayed.unwrap_or(optimizer);
         }
-        ParameterGroup { name, elements, optimizer, lr_scale: lr_scale * own_scale }
+        ParameterGroup { name, elements, optimizer, lr_scale: lr_scale * given_scale }
     }
 
     /// The factors on the learning rate of each group of `parameters`, by the group's name.
@@ -123,10 +123,11 @@ impl Optimizer {
             };
             if !parameters.iter().any(|parameter| group.matches(&parameter.name)) {
                 let names = parameters.iter().map(|parameter| parameter.name.as_str());
-                let help = match nearest(pattern, names.clone()) {
-                    Some(name) => format!("the nearest name is `{name}`; `*` stands for any text"),
-                    None => "`runner plan --params` lists the names; `*` stands for any text".to_owned(),
-                };
+                let some = || names.clone().step_by(names.len().div_ceil(3).max(1)).collect::<Vec<_>>().join("`, `");
+                let help = nearest(pattern, names.clone()).map_or_else(
+                    || format!("`*` stands for any text; names are, for example, `{}`", some()),
+                    |name| format!("the nearest name is `{name}`; `*` stands for any text"),
+                );
                 mistake(".match", format!("no parameter of the model matches `{pattern}`"), help);
             }
             if lr_scale.is_none() && weight_decay.is_none() {
@@ -211,7 +212,7 @@ mod tests {
         let given = [options("*.bias", Some(0.5), Some(0.25)), options("layers.*.up.*", Some(0.125), None)];
         let rules = GroupRules { optimizer, options: &given, transfer: None, layers: 1 };
         let scales = rules.lr_scales(&parameters());
-        let expected = [("lion", 1.0), ("lion *.bias layers.*.up.*", 0.125), ("lion layers.*.up.*", 0.125)]
+        let expected = [("lion", 1.0), ("lion + *.bias + layers.*.up.*", 0.125), ("lion + layers.*.up.*", 0.125)]
             .map(|(k, v)| (k.to_owned(), v));
         assert_eq!(scales, BTreeMap::from(expected));
         let groups = optimizer.groups(&given, &ParamLayout::new(parameters()), 1);

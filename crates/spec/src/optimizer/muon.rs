@@ -30,7 +30,7 @@ pub struct Muon {
     /// Decoupled weight decay of matrices, scaled by the learning rate.
     #[schemars(range(min = 0, max = 10_000))]
     pub weight_decay: f64,
-    /// If true, only weights that the update moves towards zero decay.
+    /// If true, decay only the weights that the update moves towards zero.
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(!skip_serializing_if)]
     pub cautious_decay: bool,

@@ -1,6 +1,7 @@
 //! The checkpoint that a fork begins with: its place in the training data and in the schedule of the forked run, and what they mean for
 //! the new run.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use runner_compare::stored_plan;
@@ -118,6 +119,21 @@ impl ForkCheckpoint {
             scientific(schedule.map_or(0.0, |schedule| schedule.rate(*step))),
             scientific(self.rate())
         ));
+        if let Some(program) = new.ranks.first().map(|rank| &rank.program) {
+            let (was, is) = (old.lr_scales(), program.lr_scales());
+            let names: BTreeSet<&String> = was.keys().chain(is.keys()).collect();
+            lines.extend(names.into_iter().filter_map(|name| {
+                // A group that one of the two does not have has the rate of all.
+                let rate =
+                    |scales: &BTreeMap<String, f64>, rate: f64| scales.get(name).map_or(rate, |scale| scale * rate);
+                let is = rate(&is, schedule.map_or(0.0, |schedule| schedule.rate(*step)));
+                let was = rate(&was, self.rate());
+                (is != was).then(|| {
+                    let [is, was] = [is, was].map(scientific);
+                    format!("the learning rate of {name} is {is}; that of {id} is {was}")
+                })
+            }));
+        }
         let Totals { steps, tokens, has_padding, .. } = new.totals;
         let at_most = if has_padding { "at most " } else { "" };
         let own = tokens.saturating_sub(next.tokens);

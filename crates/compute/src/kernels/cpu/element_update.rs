@@ -69,7 +69,7 @@ pub fn update<S: Stored, U: ElementUpdate<SCALARS, MOMENTS>, const SCALARS: usiz
     let n = g.len();
     let scalars = update.scalars().map(<S::Real as Real>::real);
     let (w, moments) = state.split_at_mut(n);
-    assert!(moments.len() + skipped >= MOMENTS * n, "moments of {n} weights");
+    assert_eq!(moments.len() + skipped, MOMENTS * n, "moments of {n} weights");
     let (copy, moments) = (RoundedCopy::new(copy), Shared::new(moments));
     let chunks = w[elements.clone()].par_chunks_mut(TASK).zip(g[elements.clone()].par_chunks(TASK)).enumerate();
     chunks.for_each_piece(|(chunk, (w, g))| {

@@ -31,7 +31,7 @@ pub fn update<U: ElementUpdate<SCALARS, MOMENTS>, const SCALARS: usize, const MO
         *to = scalar as f32;
     }
     let parameters = Update {
-        state: launch.array("weights and moments", state, state.elem_count())?,
+        state: launch.array("weights and moments", state, (1 + MOMENTS) * n - skipped)?,
         grads: launch.array("gradients", grads, n)?,
         copy: launch.array("copy", copy, copied)?,
         n: n as i64,

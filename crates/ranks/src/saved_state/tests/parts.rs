@@ -14,7 +14,7 @@ use runner_checkpoint::{
 use runner_compute::testing::spec;
 use runner_spec::event::BestValidation;
 use runner_spec::experiment::Family;
-use runner_spec::model::{ModelSpec, parameters};
+use runner_spec::model::{ModelSpec, ParamSpec, parameters};
 
 pub(super) const PLAN: &str = "aaaaaaaabbbbbbbb";
 
@@ -41,7 +41,9 @@ pub(super) fn stages(spec: &ModelSpec, cuts: &[usize]) -> Vec<Rank> {
         if tied {
             specs.push(all[0].clone());
         }
-        let layout = Arc::new(ParamLayout::new(specs));
+        // As under Muon, in one of the two models.
+        let has_one = |p: &ParamSpec| !spec.tie_embeddings && p.is_matrix() && (1..=spec.layers).contains(&p.block);
+        let layout = Arc::new(ParamLayout::with_fewer_moments(specs, has_one));
         let own = |i: &usize| !tied || layout.entries[*i].spec.name != all[0].name;
         let owned = (0..layout.entries.len()).filter(own).collect();
         Rank { layout, owned, moments: 2 }
@@ -77,7 +79,8 @@ pub(super) fn numbers(step: u64, name: &str, section: usize, len: usize) -> Vec<
 pub(super) fn state(rank: &Rank, step: u64) -> TrainState {
     let mut values = Vec::new();
     for section in 0..=rank.moments {
-        for entry in &rank.layout.entries {
+        let first = rank.layout.first_in_section(section);
+        for entry in rank.layout.entries.iter().filter(|entry| entry.offset >= first) {
             values.extend(numbers(step, &entry.spec.name, section, entry.spec.len()));
         }
     }

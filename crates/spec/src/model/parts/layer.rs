@@ -127,14 +127,14 @@ impl Layer {
         Place { block: index + 1, prefix: format!("{}.{index}.", self.prefix) }
     }
 
-    /// The parameters of layer `index` in the order of registration.
+    /// The names of the parameters that make what layer `index` adds to the residual stream.
     pub fn output_names(&self, index: usize) -> Vec<String> {
         let place = &self.place(index);
         let outputs = self.sublayers.iter().filter_map(|sublayer| sublayer.part.products().pop());
         outputs.flat_map(|linear| linear.parameters(place)).map(|parameter| parameter.spec.name).collect()
     }
 
-    /// The parameters of the layer at `index`.
+    /// The parameters of layer `index` in the order of registration.
     pub fn parameters(&self, index: usize) -> Vec<PartParameter> {
         let place = &self.place(index);
         let of = |sublayer: &Sublayer| {
