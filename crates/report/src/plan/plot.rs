@@ -11,15 +11,19 @@ const SAMPLES: u64 = 64;
 /// Eighths of a character, from below.
 const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// Lines with a bar for each part of `steps` steps, as high as the smallest learning rate in it, light up to the largest, with a scale from 0
-/// to the peak.
+/// Lines with a bar for each part of `steps` steps, as high as its largest learning rate, with a scale from 0 to the peak. A bar is light
+/// above the smallest rate of a part in which the rate rises and falls.
 pub(super) fn plot(schedule: &LrSchedule, steps: u64) -> Vec<String> {
     let columns = WIDTH.min(steps);
     let range = |column: u64| {
         let (start, end) = (part_start(column, steps, columns), part_start(column + 1, steps, columns));
         let samples = (end - start).min(SAMPLES);
-        let rates = (0..samples).map(|i| schedule.rate(start + part_start(i, end - start, samples)));
-        rates.fold([f64::INFINITY, 0.0], |[low, high], rate| [low.min(rate), high.max(rate)])
+        let rates: Vec<f64> =
+            (0..samples).map(|i| schedule.rate(start + part_start(i, end - start, samples))).collect();
+        let [low, high] = rates.iter().fold([f64::INFINITY, 0.0], |[low, high], &rate| [rate.min(low), rate.max(high)]);
+        let rises = rates.windows(2).any(|pair| pair[1] > pair[0]);
+        let falls = rates.windows(2).any(|pair| pair[1] < pair[0]);
+        if rises && falls { [low, high] } else { [high; 2] }
     };
     let ranges: Vec<[f64; 2]> = (0..columns).map(range).collect();
     let top = ranges.iter().map(|[_, high]| *high).fold(0.0, f64::max);
@@ -32,11 +36,10 @@ pub(super) fn plot(schedule: &LrSchedule, steps: u64) -> Vec<String> {
     let row = |row: usize| {
         let below = 8 * (HEIGHT - 1 - row);
         let label = if row == 0 { label.as_str() } else { "" };
-        // Falls of less than a row within a part are not worth another character.
         let bar = |[low, high]: &[f64; 2]| {
             let [low, high] = [low, high].map(|rate| eighths(*rate));
             let in_row = |height: usize| height.saturating_sub(below).min(8);
-            if high - low > 8 && in_row(high) > in_row(low) { '░' } else { BARS[in_row(high)] }
+            if in_row(high) > in_row(low) { '░' } else { BARS[in_row(high)] }
         };
         let bars: String = ranges.iter().map(bar).collect();
         format!("{label:>margin$} ┤{}", bars.trim_end())
