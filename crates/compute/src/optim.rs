@@ -106,8 +106,8 @@ mod tests {
     use runner_spec::model::{ParamInit, ParamSpec};
     use runner_spec::optimizer::{AdamW, Decays, Lion};
 
-    /// A weight w = s·v that is multiplied by a factor 1/s makes steps as v does with the rate, decay and eps of v: gradients of w are 1/s of
-    /// those of v. The rules of `runner_spec::transfer` rely on it.
+    /// A weight w = s·v in place of a product s·v: with rate·s, decay/s and eps/s its steps are s times the steps of v, because its gradients
+    /// are 1/s times as large. The rules of `runner_spec::transfer` rely on it.
     #[test]
     fn a_scaled_weight_has_scaled_settings() {
         const S: f64 = 0.125;

@@ -217,8 +217,8 @@ impl TransferRules {
 }
 
 /// The factor on the learning rate of a layer's matrices where the model is `width` times as wide. An update of Adam's or Lion's changes
-/// the output of a matrix in proportion to its columns. Muon's has a spectral norm that does not depend on the width, unless its scale is
-/// that of AdamW's updates.
+/// the output of a matrix in proportion to its columns. The spectral norm of Muon's update does not depend on the width, except with the
+/// scale `match_rms_adamw`.
 fn lr_of_width(optimizer: &Optimizer, width: f64) -> f64 {
     match optimizer {
         Optimizer::Adamw(_) | Optimizer::Lion(_) | Optimizer::Sgd(_) => 1.0 / width,

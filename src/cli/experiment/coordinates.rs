@@ -132,7 +132,7 @@ impl TemporaryFolder {
 
 impl Drop for TemporaryFolder {
     fn drop(&mut self) {
-        // What is left is in the system's folder for temporary files.
+        // A folder that cannot be removed stays among the system's temporary files.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

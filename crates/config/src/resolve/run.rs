@@ -26,7 +26,7 @@ impl Resolver<'_> {
             }
             if let (Some(_), Some(WeightInit::From(_))) = (train.transfer, &model.init) {
                 let message = "the initial weights of a transfer are drawn, and these are read";
-                let help = "delete one of the two keys; `train.groups` scales learning rates alone";
+                let help = "delete one of the two keys; `train.groups` scales learning rates only";
                 self.error(&["train.transfer", "model.init.from"], message, help);
             }
             if let Some(transfer) = train.transfer {
