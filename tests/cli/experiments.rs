@@ -283,7 +283,7 @@ fn encoder_layers_in_bf16_resume_to_the_same_bits() {
     }
 }
 
-/// The embedding's output at step 1 is that of its initial weights, whose size does not depend on the width. Nothing is recorded.
+/// At step 1 the embedding's output has the size of the initial weights, which does not depend on the width. Nothing is recorded.
 #[test]
 fn coordinates_of_models_of_several_sizes() {
     let sandbox = new_sandbox(EXPERIMENT);

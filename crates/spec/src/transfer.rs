@@ -256,8 +256,8 @@ mod tests {
         Transfer { d_model, layers, depth_exponent: 1.0, tokens: None, token_exponent: 0.32 }
     }
 
-    /// What the rules make of the parameter whose name has this end: standard deviation, rate, decay and eps, where those of the base
-    /// are 0.02 (0.01 for outputs of 2 layers), 1, 1 and 1.
+    /// Standard deviation, rate, decay and eps of the parameter whose name has this end. In the base they are 0.02 (0.01 for outputs of 2
+    /// layers), 1, 1 and 1.
     fn settings(model: &ModelSpec, transfer: Transfer, optimizer: Optimizer, end: &str) -> [f64; 4] {
         let parameter = parameters(model).into_iter().find(|parameter| parameter.name.ends_with(end)).unwrap();
         let rules = transfer.rules(model);

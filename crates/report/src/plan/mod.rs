@@ -54,10 +54,12 @@ pub fn render(plan: &Plan, options: &RenderOptions) -> String {
         None => stages::stage_lines(plan, options.full, &mut page),
     }
     if let Some(program) = plan.ranks.first().map(|rank| &rank.program).filter(|_| options.plot) {
-        page.blank();
         let mut lines = plot::plot(&program.schedule, program.steps).into_iter();
-        page.line("rate by step", lines.next().unwrap_or_default());
-        lines.for_each(|line| page.more(line));
+        if let Some(first) = lines.next() {
+            page.blank();
+            page.line("rate by step", first);
+            lines.for_each(|line| page.more(line));
+        }
     }
     page.blank();
     forecast::forecast_lines(plan, options.price, &mut page);

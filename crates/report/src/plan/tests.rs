@@ -76,7 +76,7 @@ fn plans_with_muon_and_transfer_as_text() {
     experiment.train.transfer = Some(transfer);
     let plan = compiled(&experiment);
     insta::assert_snapshot!("transfer", render(&plan, &RenderOptions { plot: true, ..RenderOptions::default() }));
-    // A base of the model's own size is no transfer.
+    // A transfer from a base of the model's own size gives the same plan as none.
     experiment.train.transfer = Some(Transfer { d_model: 16, layers: Some(3), tokens: None, ..transfer });
     let same = compiled(&experiment).hash;
     experiment.train.transfer = None;

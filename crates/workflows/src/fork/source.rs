@@ -130,7 +130,7 @@ impl ForkCheckpoint {
                 let was = rate(&was, self.rate());
                 (is != was).then(|| {
                     let [is, was] = [is, was].map(scientific);
-                    format!("the learning rate of {name} is {is}; that of {id} is {was}")
+                    format!("the learning rate of {name} is {is}, and was {was} in {id}")
                 })
             }));
         }
