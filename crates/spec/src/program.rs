@@ -1,9 +1,9 @@
 //! The program of one rank. The executor interprets it and knows nothing else about the experiment.
 
 pub mod batch;
+mod parameters;
 pub mod text;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
@@ -17,10 +17,8 @@ use crate::error::PlainError;
 pub use crate::experiment::{EvalLoss, HELLASWAG, ParallelMode, Precision, Recompute, Samples, Seeds, ShardedState};
 use crate::forecast::Activity;
 pub use crate::mesh::Mesh;
-use crate::model::layout::ParamLayout;
-use crate::model::stage::stage_parameters;
-use crate::model::{ModelSpec, parameters};
-use crate::optimizer::{GroupOptions, GroupRules, Optimizer, ParameterGroup, in_plan};
+use crate::model::ModelSpec;
+use crate::optimizer::{GroupOptions, Optimizer, in_plan};
 pub use crate::schedule::LrSchedule;
 use crate::serde_defaults::{is_default, is_true, yes};
 use crate::transfer::Transfer;
@@ -304,62 +302,6 @@ impl Program {
         let reads_tied = self.model.tie_embeddings && blocks.contains(self.model.layers + 1);
         let reads = move |bucket: &BlockRange| bucket.overlaps(blocks) || (reads_tied && bucket.contains(0));
         self.buckets.iter().enumerate().filter(move |(_, bucket)| reads(bucket)).map(|(index, _)| index)
-    }
-
-    /// The layout of the parameters that this rank's model has.
-    pub fn parameter_layout(&self) -> ParamLayout {
-        let chunks: Vec<Range<usize>> = self.chunks.iter().map(|chunk| chunk.range()).collect();
-        let moments = self.optimizer.description().moments();
-        let mut parameters = stage_parameters(&self.model, &chunks);
-        if let Some(rules) = self.transfer.map(|transfer| transfer.rules(&self.model)) {
-            parameters = parameters.into_iter().map(|spec| rules.initial(spec)).collect();
-        }
-        ParamLayout::with_fewer_moments(parameters, |spec| {
-            self.optimizer.update_of(spec, self.model.layers).moments < moments
-        })
-    }
-
-    /// The shapes of the matrices that Muon updates on this rank.
-    pub fn orthogonalized(&self) -> Vec<[usize; 2]> {
-        if !matches!(self.optimizer, Optimizer::Muon(_)) || !self.owns_optimizer() {
-            return Vec::new();
-        }
-        let layout = self.state_layout();
-        let entries = layout.entries.iter().filter(|entry| entry.offset < layout.one_moment);
-        entries.filter_map(|entry| entry.spec.shape.as_slice().try_into().ok()).collect()
-    }
-
-    /// Elements of the rank's state that have only the first moment.
-    pub fn one_moment(&self) -> usize {
-        self.orthogonalized().into_iter().map(|[rows, cols]| rows * cols).sum()
-    }
-
-    /// FLOPs of making the directions of this rank's matrices orthogonal in a step.
-    pub fn orthogonalization_flops(&self) -> f64 {
-        let Optimizer::Muon(muon) = self.optimizer else { return 0.0 };
-        self.orthogonalized().into_iter().map(|shape| muon.flops(shape)).sum()
-    }
-
-    /// Factors on the learning rate, by groups of the whole model; none if there is one rate.
-    pub fn lr_scales(&self) -> BTreeMap<String, f64> {
-        let scales = self.group_rules().lr_scales(&parameters(&self.model));
-        if scales.values().all(|scale| *scale == 1.0) { BTreeMap::new() } else { scales }
-    }
-
-    fn group_rules(&self) -> GroupRules<'_> {
-        let transfer = self.transfer.map(|transfer| transfer.rules(&self.model));
-        GroupRules { optimizer: self.optimizer, options: &self.groups, transfer, layers: self.model.layers }
-    }
-
-    /// The groups of the parameters in `layout`, which has some of this rank's.
-    pub fn parameter_groups(&self, layout: &ParamLayout) -> Vec<ParameterGroup> {
-        self.group_rules().groups(layout)
-    }
-
-    /// The layout of the parameters whose optimizer state this rank holds: all of its model's, or a shard of them.
-    pub fn state_layout(&self) -> ParamLayout {
-        let all = self.parameter_layout();
-        self.shard().map_or_else(|| all.clone(), |shard| all.part(&shard))
     }
 
     /// What decides the cost of a rank besides its device: ranks of one class hold and compute as much.
