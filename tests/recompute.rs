@@ -50,10 +50,17 @@ const LAYOUTS: [&str; 6] = [
     "batch: {sequences: 24}\nparallel: {mode: pipeline, replicas: 2, bucket_mb: 0.004, pipeline: {stages: 3, schedule: zero_bubble, microbatches: 4}}",
 ];
 
-const MODELS: [&str; 3] = [
+const MODELS: [&str; 4] = [
     "family: gpt2, dropout: 0.1, heads: 2, d_ff: 48",
     "family: llama, heads: 4, kv_heads: 2, d_ff: 48",
     "family: gpt2, norm: post, activation: relu, positions: sinusoidal, dropout: 0.1, mlp_dropout: 0.2, heads: 2, d_ff: 48",
+    "family: llama, heads: 4, kv_heads: 2, d_ff: 48, values: {first: {embedding: {}}, half: {output: {layers: [1]}}, \
+     skipped: {output: {layers: [1, 0], in: [2, 3]}}, own: {table: {in: [1, 3]}}, shared: {table: {in: [0, 2], shared: [0, 0]}}, \
+     smear: {scalar: {initial: 0.5}}, near: {gate: {channels: 5}}, resid: {scalar: {initial: 1.2}}, mix: {scalar: {initial: 0.3}}, \
+     skip: {scalar: {initial: -1, sigmoid: true}}, open: {gate: {channels: 3}}, weak: {scalar: {initial: 0.4}}, \
+     wide: {gate: {channels: 7}}, out: {scalar: {initial: 0.2}}}, \
+     sums: {embedding: ['x + smear * near * previous(x)', 'norm(x)'], layer: ['x + skip * skipped', 'resid * x + mix * first'], \
+     value: ['v + 3 * open * own + weak * shared'], attended: ['wide * y'], head: ['x - out * half']}",
 ];
 
 struct Case {
@@ -249,8 +256,8 @@ fn measured(spec: &ModelSpec, dtype: DType, recompute: Recompute, block: usize, 
     let mut measured = [0, 0];
     // The first pass fills the threads' buffers of products.
     for _ in 0..2 {
-        let input = (block > 0).then(|| x.copy().unwrap());
-        let dy = (block <= spec.layers).then(|| dy.clone());
+        let input = (block > 0).then(|| x.copy().unwrap().into());
+        let dy = (block <= spec.layers).then(|| dy.clone().into());
         pool.install(|| {
             let start = restart_peak().unwrap();
             let forward = model.forward_with_hook(&params, input, &mb, &mut |_, _| Ok(())).unwrap();
@@ -302,7 +309,7 @@ fn every_part_keeps_and_holds_what_it_declares() {
     let pool = runner_threads::threads::thread_pool(1).unwrap();
     let mut wrong = Vec::new();
     for (spec, dtype) in models.iter().flat_map(|spec| [(spec, DType::F32), (spec, DType::BF16)]) {
-        let Decoder { embedding, layers, head } = spec.decoder();
+        let Decoder { embedding, layers, head, .. } = spec.decoder();
         let layer = &layers.pattern()[0];
         let of = |elements: usize| (elements * ROWS * LENGTH * dtype.size_in_bytes()) as u64;
         let bytes = |buffers: &[Buffer]| of(buffers.iter().filter(|b| !b.always_f32).map(|b| b.per_position).sum());

@@ -10,7 +10,7 @@ use runner_compute::kernels::pointwise::Rope;
 use runner_compute::model::{Model, Params};
 use runner_compute::nn::{
     Attention, BackwardPass, DeferredGradients, DropoutSite, Embedding, ForwardPass, GradientSink, Head, LayerPart,
-    Linear, MicroBatch, Mlp, Norm, Positions, Sublayer, TransformerLayer,
+    Linear, MicroBatch, Mlp, Norm, Positions, Sublayer, Sums, TransformerLayer,
 };
 use runner_spec::data::IGNORED_TARGET;
 use runner_spec::experiment::{Activation, NormPlace, PositionKind, Recompute};
@@ -62,7 +62,7 @@ impl Case {
     /// The layer's output; logits for heads and models.
     pub fn output(&self, params: &Params, x: Option<&Tensor>) -> Tensor {
         let mb = &self.mb;
-        let pass = ForwardPass { params, mb };
+        let pass = ForwardPass::new(params, mb);
         match &self.layer {
             Layer::Linear(l) => l.forward(pass, Self::input(x)).unwrap(),
             Layer::Norm { norm, .. } => norm.forward(pass, Self::input(x)).unwrap().0,
@@ -139,15 +139,15 @@ impl Case {
     /// Whole models are split in other ways, which `stages.rs` compares.
     fn backward(&self, grads: GradientSink<'_>) -> (Option<Vec<f64>>, DeferredGradients) {
         let (params, mb) = (&self.params, &self.mb);
-        let forward = ForwardPass { params, mb };
-        let pass = &mut BackwardPass { params, mb, grads };
+        let forward = ForwardPass::new(params, mb);
+        let pass = &mut BackwardPass::new(params, mb, grads);
         let x = self.x.as_ref();
         let dx = match &self.layer {
             Layer::Model(m) => {
                 let (_, saved) = m.forward_losses(params, mb);
                 match &pass.grads {
                     GradientSink::Add(grads) => m.backward(params, grads, saved, None, mb).unwrap(),
-                    GradientSink::Defer(_) => m.backward_input(params, saved, None, mb).unwrap().0,
+                    GradientSink::Defer(_) => m.backward_input(params, saved, None, mb).unwrap().0.map(|dx| dx.x),
                 }
             }
             Layer::Head(h) => {
@@ -284,7 +284,7 @@ fn attention_layer(p: &Params, heads: usize, kv_heads: usize, hd: usize, theta: 
     let dropout = DropoutSite::new(1, "attention", drop);
     let heads = Heads { queries: heads, kv: kv_heads, width: hd };
     let scale = 1.0 / (hd as f64).sqrt();
-    Attention { qkv, out, heads, mask: Mask::Causal, scale, qk_norm: None, rope, dropout }
+    Attention { qkv, out, heads, mask: Mask::Causal, scale, qk_norm: None, rope, dropout, value: Sums::default(), attended: Sums::default() }
 }
 
 fn rotary(head_dim: usize, theta: f64) -> Rotary {
@@ -478,6 +478,8 @@ pub fn embeddings() -> Vec<Case> {
                     _ => Positions::None,
                 },
                 norm: None,
+                sums: Sums::default(),
+                tables: Vec::new(),
                 dropout: DropoutSite::new(1, "embedding", p),
             })
         };
@@ -497,12 +499,13 @@ pub fn heads() -> Vec<Case> {
     let project = |p: &Params| Linear { weight: index(p, "head"), stacked: 1, bias: None };
     let layer = |p: &Params| {
         let norm = Norm { gain: index(p, "norm").into(), bias: Some(index(p, "bias").into()), eps: 1e-5 };
-        Layer::Head(Head { norm: Some(norm), project: project(p), loss: LossOptions::default() })
+        Layer::Head(Head { sums: Sums::default(), norm: Some(norm), project: project(p), loss: LossOptions::default() })
     };
     let bare =
-        |p: &Params| Layer::Head(Head { norm: None, project: single(p, "head", true), loss: LossOptions::default() });
+        |p: &Params| Layer::Head(Head { sums: Sums::default(), norm: None, project: single(p, "head", true), loss: LossOptions::default() });
     let rms = |p: &Params| {
         Layer::Head(Head {
+            sums: Sums::default(),
             norm: Some(Norm { gain: index(p, "norm").into(), bias: None, eps: 1e-5 }),
             project: project(p),
             loss: LossOptions::default(),
@@ -536,7 +539,7 @@ fn two_parts(
         _ => Sublayer { before: None, part, after: Some(norm), dropout },
     };
     let sublayers = parts.into_iter().zip(dropout).map(sublayer).collect();
-    TransformerLayer { norm_place, sublayers, recompute: Recompute::None }
+    TransformerLayer { norm_place, input: Sums::default(), sublayers, recompute: Recompute::None }
 }
 
 pub fn transformers() -> Vec<Case> {
@@ -579,6 +582,15 @@ pub fn recent_models() -> Vec<Case> {
         Case { name: name.into(), layer: Layer::Model(Box::new(model)), params, x: None, mb: batch(2, 9, s.vocab_size) }
     };
     super::recent_models().into_iter().map(one).collect()
+}
+
+/// Models with sums of named values.
+pub fn models_with_sums() -> Vec<Case> {
+    let one = |(name, s): (&str, ModelSpec)| {
+        let (model, params) = super::model(&s, 0.3);
+        Case { name: name.into(), layer: Layer::Model(Box::new(model)), params, x: None, mb: batch(2, 9, s.vocab_size) }
+    };
+    super::models_with_sums().into_iter().map(one).collect()
 }
 
 /// Whole models. With `dropout`, also a GPT-2 with dropout, which the oracle does not support.

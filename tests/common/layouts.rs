@@ -84,7 +84,7 @@ pub const ENCODER: &str = "family: gpt2, norm: post, activation: relu, positions
      head_bias: true, final_norm: false, tie_embeddings: false, init: {pytorch: {embedding: 0.1}}";
 
 /// Models that have, together, every option of recent ones.
-pub const RECENT: [(&str, &str); 2] = [
+pub const RECENT: [(&str, &str); 3] = [
     (
         "both norms, windows, caps",
         "family: llama, kv_heads: 1, tie_embeddings: true, norm: both, norm_gain: one_plus_weight, head_dim: 6, qk_norm: head, \
@@ -95,6 +95,10 @@ pub const RECENT: [(&str, &str); 2] = [
         "norms of outputs, layers of one part",
         "family: llama, kv_heads: 1, norm: output, qk_norm: width, biases: attention, gated: false, activation: relu2, \
          rope_fraction: 0.5, rope_scaling: {linear: {factor: 2}}, pattern: [{}, {mlp: false}, {attention: false}, {rope: false}]",
+    ),
+    (
+        "sums at every place",
+        "family: llama, kv_heads: 1, values: {first: {embedding: {}}, half: {output: {layers: [2]}},          skipped: {output: {layers: [2, 1, 0], in: [3, 4, 5]}}, own: {table: {in: [1, 3]}},          shared: {table: {in: [0, 2, 5], shared: [0, 1, 0]}}, smear: {scalar: {initial: 0.5}}, near: {gate: {channels: 5}},          resid: {scalar: {initial: 1.2, initial_of_last: 0.8}}, mix: {scalar: {initial: 0.3}},          skip: {scalar: {initial: -1, sigmoid: true}}, open: {gate: {channels: 3}}, weak: {scalar: {initial: 0.4}},          wide: {gate: {channels: 7}}, out: {scalar: {initial: 0.2}}},          sums: {embedding: ['x + smear * near * previous(x)', 'norm(x)'],          layer: ['x + skip * skipped', 'resid * x + mix * first'], value: ['v + 3 * open * own + weak * shared'],          attended: ['2 * wide * y'], head: ['x - out * half']}",
     ),
 ];
 

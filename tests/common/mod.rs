@@ -19,7 +19,7 @@ use runner_spec::experiment::{Activation, Family, NormPlace, PositionKind};
 use runner_spec::experiment::{Optimizer, Precision, Recompute};
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::{Biases, LayerOptions, ModelOptions, NormGain, QkNorm, RopeScaling};
-use runner_spec::model::{ModelSpec, ParamInit, ParamSpec, parameters};
+use runner_spec::model::{ModelSpec, ParamInit, ParamRole, ParamSpec, parameters};
 use runner_spec::philox::Philox;
 use runner_spec::program;
 use runner_spec::program::{BatchSpec, BlockRange, EvalSpec, LrSchedule, Mesh, Program, RowOrder};
@@ -55,7 +55,7 @@ pub fn grad_norm(trainer: &Trainer) -> f64 {
 /// A parameter's specification for tests of single layers.
 pub fn spec(name: &str, shape: &[usize]) -> ParamSpec {
     let init = if name.ends_with("norm") { ParamInit::Ones } else { ParamInit::Zeros };
-    ParamSpec { name: name.into(), shape: shape.to_vec(), init, block: 0 }
+    ParamSpec { name: name.into(), shape: shape.to_vec(), init, block: 0, role: ParamRole::Weight }
 }
 
 /// Random f64 parameters with nothing special about any: matrices around 0, norm weights around 1, biases around 0.
@@ -216,6 +216,39 @@ pub fn recent_models() -> Vec<(&'static str, ModelSpec)> {
     ]
 }
 
+/// Sums at every place, with every kind of value, in models of 3 layers.
+pub const SUMS: &str = "
+values:
+  first: {embedding: {}}
+  half: {output: {layers: [0]}}
+  skipped: {output: {layers: [0, 1], in: [1, 2]}}
+  own: {table: {in: [1]}}
+  shared: {table: {in: [0, 2], shared: [0, 0]}}
+  smear: {scalar: {initial: 0.5}}
+  near: {gate: {channels: 5}}
+  resid: {scalar: {initial: 1.2, initial_of_last: 0.8}}
+  mix: {scalar: {initial: 0.3}}
+  skip: {scalar: {initial: -1, sigmoid: true}}
+  open: {gate: {channels: 3}}
+  weak: {scalar: {initial: 0.4}}
+  wide: {gate: {channels: 7}}
+  turned: {gate: {channels: 2}}
+  out: {scalar: {initial: 0.2}}
+sums:
+  embedding: ['x + smear * near * previous(x)', 'norm(x)', '0.9 * x - 0.2 * previous(x)']
+  layer: ['x + skip * skipped', 'resid * x + mix * turned * first']
+  value: ['v + 3 * open * own + weak * shared']
+  attended: ['wide * y']
+  head: ['x - out * half', 'norm(x)']
+";
+
+/// Small models of 3 layers with sums.
+pub fn models_with_sums() -> Vec<(&'static str, ModelSpec)> {
+    let options = ModelOptions::of_section(serde_yaml::from_str(SUMS).unwrap());
+    let of = |base: ModelSpec| ModelSpec { layers: 3, options: options.clone(), ..base };
+    vec![("Llama with sums", of(small_llama())), ("GPT-2 with sums", of(small_gpt2()))]
+}
+
 /// A small model of such layers: untied.
 pub fn small_encoder() -> ModelSpec {
     ModelSpec { tie_embeddings: false, options: encoder(), ..small_gpt2() }
@@ -273,6 +306,7 @@ type Saved = Vec<SavedActivations>;
 
 impl WholePasses for Model {
     fn forward(&self, params: &Params, input: Option<Tensor>, mb: &MicroBatch) -> Result<(Output, Saved)> {
+        let input = input.map(|packed| self.unpacked(packed, self.range.start)).transpose()?;
         self.forward_with_hook(params, input, mb, &mut |_, _| Ok(()))
     }
 
@@ -284,7 +318,9 @@ impl WholePasses for Model {
         dy: Option<Tensor>,
         mb: &MicroBatch,
     ) -> Result<Option<Tensor>> {
-        self.backward_blocks(params, grads, &mut saved, dy, mb, self.range.clone())
+        let dy = dy.map(|packed| self.unpacked(packed, self.range.end)).transpose()?;
+        let dx = self.backward_blocks(params, grads, &mut saved, dy, mb, self.range.clone())?;
+        dx.map(|dx| dx.packed()).transpose()
     }
 }
 

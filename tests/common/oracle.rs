@@ -9,7 +9,7 @@ use runner_compute::kernels::loss::LossOptions;
 use runner_compute::model::Params;
 use runner_compute::nn::{
     Attention, DropoutSite, Embedding, Head, LayerPart, Linear, MicroBatch, Mlp, Norm, NormVector, Positions, QkNorm,
-    Sublayer, TransformerLayer,
+    Sublayer, Sums, TransformerLayer,
 };
 use runner_spec::experiment::{Activation, Family, NormPlace, PositionKind, Recompute};
 use runner_spec::model::{Biases, LayerOptions, Mask, ModelSpec, NormGain, RopeScaling, Rotary};
@@ -289,7 +289,7 @@ pub fn model(spec: &ModelSpec, params: &Params, mb: &MicroBatch) -> Tensor {
     let norm = variant
         .embedding_norm
         .then(|| normed(if gpt2 { "transformer.wte_norm" } else { "model.embed_norm" }.into(), gpt2, spec.d_model));
-    let mut x = embedding(&Embedding { tokens, scale, positions, norm, dropout: off }, params, mb);
+    let mut x = embedding(&Embedding { tokens, scale, positions, norm, sums: Sums::default(), tables: Vec::new(), dropout: off }, params, mb);
     let listed: Vec<&LayerOptions> =
         variant.pattern.iter().flat_map(|layer| std::iter::repeat_n(layer, layer.layers)).collect();
     let plain = LayerOptions::default();
@@ -326,6 +326,8 @@ pub fn model(spec: &ModelSpec, params: &Params, mb: &MicroBatch) -> Tensor {
                 qk_norm: qk_norm(),
                 rope: None,
                 dropout: off,
+                value: Sums::default(),
+                attended: Sums::default(),
             }))
         };
         let activation = variant.activation.unwrap_or(if gpt2 { Activation::Gelu } else { Activation::Silu });
@@ -364,7 +366,7 @@ pub fn model(spec: &ModelSpec, params: &Params, mb: &MicroBatch) -> Tensor {
         };
         let sublayers = options.attention.then(|| sublayer(first, attention())).into_iter();
         let sublayers = sublayers.chain(options.mlp.then(|| sublayer(second, LayerPart::Mlp(mlp())))).collect();
-        let l = TransformerLayer { norm_place: variant.norm, sublayers, recompute: Recompute::None };
+        let l = TransformerLayer { norm_place: variant.norm, input: Sums::default(), sublayers, recompute: Recompute::None };
         let dims = variant.rope_fraction.map_or(heads.width, |part| (heads.width as f64 * part) as usize / 2 * 2);
         let rotary = (!gpt2 && options.rope).then(|| Rotary {
             head_dim: heads.width,

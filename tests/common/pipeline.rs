@@ -39,7 +39,10 @@ pub fn specs() -> Vec<ModelSpec> {
     let llama = ModelSpec { layers: 3, ..small_llama() };
     let with = |spec: &ModelSpec, tie_embeddings: bool| ModelSpec { tie_embeddings, ..spec.clone() };
     let encoder = ModelSpec { options: ModelOptions { mlp_dropout: 0.2, ..encoder() }, ..gpt2.clone() };
-    vec![with(&gpt2, true), with(&gpt2, false), with(&llama, true), with(&llama, false), with(&encoder, false)]
+    let mut all =
+        vec![with(&gpt2, true), with(&gpt2, false), with(&llama, true), with(&llama, false), with(&encoder, false)];
+    all.extend(super::models_with_sums().into_iter().map(|(_, spec)| ModelSpec { dropout: 0.0, ..spec }));
+    all
 }
 
 /// Every way to cut `blocks` blocks into `count` chunks.
@@ -106,7 +109,7 @@ impl Pipeline {
             let (output, saved) = model.forward(&self.ranks[*rank].params, x.take(), mb).unwrap();
             all.push(saved);
             match output {
-                Output::Hidden(y) => x = Some(y),
+                Output::Hidden(y) => x = Some(y.packed().unwrap()),
                 Output::Losses(losses) => return (losses.read().unwrap(), all),
             }
         }

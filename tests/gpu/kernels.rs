@@ -11,7 +11,7 @@ use runner_compute::kernels::{embedding, loss, matmul, norm, optimizer, pointwis
 use runner_compute::optim::{self, UpdateInputs};
 use runner_spec::experiment::Activation;
 use runner_spec::model::layout::ParamLayout;
-use runner_spec::model::{ParamInit, ParamSpec, RopeScaling, Rotary};
+use runner_spec::model::{ParamInit, ParamRole, ParamSpec, RopeScaling, Rotary};
 use runner_spec::optimizer::{Lion, Optimizer, Sgd};
 use runner_spec::philox::Philox;
 
@@ -421,7 +421,7 @@ fn optimizers() {
             };
             let (grads, stored_grads) = (side.numbers(2, &[n]), side.flat_buffer(&normals(2, n)));
             let mut outs = Vec::new();
-            let spec = |shape| ParamSpec { name: String::new(), shape, init: ParamInit::Zeros, block: 0 };
+            let spec = |shape| ParamSpec { name: String::new(), shape, init: ParamInit::Zeros, block: 0, role: ParamRole::Weight };
             let specs = [vec![1, matrices], vec![n - matrices]].map(spec);
             let layout = ParamLayout::new(specs.into_iter().filter(|spec| !spec.is_empty()).collect());
             let sgd = |momentum| Optimizer::Sgd(Sgd { lr: 0.1, momentum });

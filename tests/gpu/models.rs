@@ -7,7 +7,7 @@ use runner_compute::nn::MicroBatch;
 use runner_spec::data::IGNORED_TARGET;
 use runner_spec::model::{ModelSpec, parameters};
 
-use crate::common::{WholePasses, below, model_for, random_params, recent_models, values};
+use crate::common::{WholePasses, below, model_for, models_with_sums, random_params, recent_models, values};
 use crate::device::gpus;
 
 const SEQ: usize = 9;
@@ -58,7 +58,7 @@ fn error(found: &[f64], right: &[f64]) -> f64 {
 fn models_with_recent_parts_are_as_near_to_f64_as_on_cpus() {
     let Some(_) = gpus(1) else { return };
     let gpu = runner_compute::gpu::open(0).unwrap();
-    for (name, spec) in recent_models() {
+    for (name, spec) in recent_models().into_iter().chain(models_with_sums()) {
         let exact = losses_and_gradients(&spec, DType::F64, &Device::Cpu);
         for dtype in [DType::F32, DType::BF16] {
             let cpu = losses_and_gradients(&spec, dtype, &Device::Cpu);

@@ -18,7 +18,7 @@ use runner_executor::Trainer;
 use runner_spec::data::IGNORED_TARGET;
 use runner_spec::experiment::Precision;
 use runner_spec::model::layout::ParamLayout;
-use runner_spec::model::{Mask, ModelSpec, ParamInit, ParamSpec, parameters};
+use runner_spec::model::{Mask, ModelSpec, ParamInit, ParamRole, ParamSpec, parameters};
 use runner_spec::optimizer::{AdamW, Optimizer, Sgd};
 
 const LENGTH: usize = 24;
@@ -302,7 +302,7 @@ fn bf16_tensors_under_fused_optimizers_agree_with_pytorchs() {
     };
     let (weights, matrices) = (both("weights."), tensors["weights.matrix"].elem_count());
     let run = |dtype: DType, optimizer: Optimizer| -> Vec<Vec<f32>> {
-        let spec = |shape| ParamSpec { name: String::new(), shape, init: ParamInit::Zeros, block: 0 };
+        let spec = |shape| ParamSpec { name: String::new(), shape, init: ParamInit::Zeros, block: 0, role: ParamRole::Weight };
         let specs = [vec![1, matrices], vec![weights.len() - matrices]].map(spec);
         let groups = optimizer.groups(&[], &ParamLayout::new(specs.to_vec()), 0);
         let stored = |values: Vec<f32>| Tensor::new(values, &Device::Cpu).unwrap().to_dtype(dtype).unwrap();

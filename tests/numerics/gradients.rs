@@ -101,6 +101,11 @@ fn models_with_recent_parts_agree_with_differences() {
 }
 
 #[test]
+fn models_with_sums_agree_with_differences() {
+    check(cases::models_with_sums());
+}
+
+#[test]
 fn whole_models_agree_with_differences() {
     check(cases::models(true));
 }

@@ -21,5 +21,6 @@ mod samples;
 mod sharding;
 mod stage_eval;
 mod stages;
+mod sums;
 mod tutorial;
 mod weight_files;

@@ -26,7 +26,7 @@ use runner_spec::experiment::Family;
 use runner_spec::experiment::Precision;
 use runner_spec::experiment::{Parallel, ParallelMode, PipelineSchedule};
 use runner_spec::model::layout::ParamLayout;
-use runner_spec::model::{ModelSpec, ParamInit, ParamSpec, parameters};
+use runner_spec::model::{ModelSpec, ParamInit, ParamRole, ParamSpec, parameters};
 use runner_spec::optimizer::{AdamW, Muon, MuonScale, Optimizer, Sgd};
 use runner_spec::plan::RankPlan;
 use runner_spec::schedule::{CosineDecay, CosineRepeat, Decay, LrSchedule, StepDecay};
@@ -138,6 +138,7 @@ fn optimizers_with_clipping_agree_with_pytorch_over_100_steps() {
         shape: shape.to_vec(),
         init: ParamInit::Zeros,
         block: 1,
+        role: ParamRole::Weight,
     });
     let adamw = AdamW { lr: 1e-3, weight_decay: 0.0, ..AdamW::default() };
     let muon = Muon { lr: 0.02, weight_decay: 0.1, adamw, ..Muon::default() };

@@ -75,6 +75,7 @@ fn bf16_activations_and_their_gradients_are_bf16_tensors() {
             let mut mb = micro_batch(&ids, ids.clone(), 12);
             (mb.training, mb.scale) = (true, 1.0 / 24.0);
             let (Output::Hidden(x), _) = first.forward(&params, None, &mb).unwrap() else { panic!("no head yet") };
+            let x = x.packed().unwrap();
             assert_eq!(x.dtype(), DType::BF16, "{:?}: output of block {}", spec.family, end - 1);
             let (_, saved) = second.forward(&params, Some(x), &mb).unwrap();
             let grads = crate::common::zeros(&params);

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
     use crate::testing::{random_state, values, with_buffer};
     use runner_spec::model::layout::ParamLayout;
-    use runner_spec::model::{ParamInit, ParamSpec};
+    use runner_spec::model::{ParamInit, ParamRole, ParamSpec};
     use runner_spec::optimizer::{AdamW, Decays, Lion};
 
     /// A weight w = s·v in place of a product s·v: with rate·s, decay/s and eps/s its steps are s times the steps of v, because its gradients
@@ -117,6 +117,7 @@ mod tests {
             shape: vec![1, 5],
             init: ParamInit::Zeros,
             block: 1,
+            role: ParamRole::Weight,
         }]));
         let run = |s: f64| -> Vec<f64> {
             let adamw = AdamW { eps: 0.01 / s, weight_decay: 0.5 / s, ..AdamW::default() };

@@ -15,6 +15,7 @@ use runner_spec::experiment::{
     Activation, AutoOr, Checkpoint, DeviceChoice, Eval, Family, Log, NormPlace, Optimizer, PositionKind, Precision,
     Schedule, Seeds, Train, WeightInit,
 };
+use runner_spec::model::values::{NamedValues, Sums};
 use runner_spec::model::{Biases, LayerOptions, NormGain, QkNorm, RopeScaling};
 
 /// A language-model pretraining experiment: what to train, on which data, how long, and what to record.
@@ -193,6 +194,10 @@ pub(crate) struct RawModel {
     /// model's own values. Gemma 3, with `rope_theta: 1000000`: `[{layers: 5, window: 512, rope_theta: 10000}, {}]`. Default: all layers are alike.
     #[schemars(length(max = 10_000))]
     pub(crate) pattern: Option<Vec<LayerOptions>>,
+    /// Tensors and coefficients that `sums` name. A name is also that of the parameters. Default: none.
+    pub(crate) values: Option<NamedValues>,
+    /// Sums that replace tensors at five places: `{layer: ["resid * x + mix * first"]}`. Default: none.
+    pub(crate) sums: Option<Sums>,
     /// The weights that training starts from. Default: normal(0, 0.02), GPT-2's residual projections scaled by
     /// 1/√(2·layers).
     pub(crate) init: Option<WeightInit>,

@@ -60,12 +60,13 @@ fn run_batches(context: RankContext<'_>, trainer: &Trainer, batches: &dyn Batche
 /// Runs one batch through this rank's chunks. Returns the losses if one of them has the head.
 fn run_chunks(context: RankContext<'_>, trainer: &Trainer, mb: &MicroBatch) -> Result<Option<Vec<f32>>, ExecError> {
     context.monitor.heartbeat();
-    let shape = [mb.batch * mb.seq, context.program.model.d_model];
     let mut losses = None;
     for (chunk, model) in trainer.models.iter().enumerate() {
+        let shape = [mb.batch * mb.seq, context.program.model.width_to(model.range.start)];
         let input = context.receive_chunk_input(chunk, trainer.weights.activation_dtype(), &shape)?;
+        let input = input.map(|packed| model.unpacked(packed, model.range.start)).transpose()?;
         match model.evaluate(&trainer.weights, input, mb)? {
-            Output::Hidden(hidden) => context.send_chunk_output(chunk, &hidden)?,
+            Output::Hidden(hidden) => context.send_chunk_output(chunk, &hidden.packed()?)?,
             Output::Losses(output) => losses = Some(output.read()?),
         }
     }

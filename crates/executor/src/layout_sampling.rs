@@ -66,8 +66,12 @@ impl<'a> PipelineDecoder<'a> {
             Some((feed, n)) => [1, feed.batch as u32, feed.start as u32, feed.capacity as u32, n as u32],
             None => [0; ANNOUNCEMENT_LENGTH],
         };
-        let header = Tensor::from_slice(&header, ANNOUNCEMENT_LENGTH, &Device::Cpu)?;
-        self.context.send(next_stage, Lane::Activation, &header)
+        let send = |numbers: &[u32]| {
+            let numbers = Tensor::from_slice(numbers, numbers.len(), &Device::Cpu)?;
+            self.context.send(next_stage, Lane::Activation, &numbers)
+        };
+        send(&header)?;
+        feed.map_or(Ok(()), |(feed, _)| send(&feed.ids))
     }
 
     /// Runs one feed through this rank's chunks. The first stage gets the logits.
@@ -76,7 +80,8 @@ impl<'a> PipelineDecoder<'a> {
         let (model, stages) = (&self.context.program.model, self.context.program.mesh.stages);
         let is_whole_model = stages * self.chunks.len() == 1;
         for (index, chunk) in self.chunks.iter_mut().enumerate() {
-            let input = self.context.receive_chunk_input(index, self.dtype, &[feed.batch * n, model.d_model])?;
+            let shape = [feed.batch * n, model.width_to(chunk.first_block())];
+            let input = self.context.receive_chunk_input(index, self.dtype, &shape)?;
             let output = chunk.extend(feed, input)?;
             if is_whole_model {
                 return Ok(Some(output));
@@ -99,7 +104,8 @@ impl<'a> PipelineDecoder<'a> {
             let header = on_host(&header)?.to_vec1::<u32>()?;
             let [1, batch, start, capacity, n] = header[..] else { return self.announce(None) };
             let [batch, start, capacity, n] = [batch, start, capacity, n].map(|x| x as usize);
-            let feed = TokenFeed { ids: Vec::new(), batch, start, capacity };
+            let ids = self.context.receive(previous_stage, Lane::Activation, DType::U32, &[batch * n])?;
+            let feed = TokenFeed { ids: on_host(&ids)?.to_vec1::<u32>()?, batch, start, capacity };
             self.announce(Some((&feed, n)))?;
             self.run(&feed, n)?;
         }

@@ -1,10 +1,10 @@
 //! The search for the tensor from which a number that is not finite came.
 
-use candle_core::{Result, Tensor};
+use candle_core::Result;
 
 use super::trainer::Trainer;
 use runner_compute::kernels::optimizer::all_finite;
-use runner_compute::model::Params;
+use runner_compute::model::{Params, Stream};
 use runner_compute::nn::MicroBatch;
 
 /// Reported where all gradients are finite and only the sum of their squares is not.
@@ -18,7 +18,7 @@ pub(super) const SQUARES_OVERFLOW: &str = "the sum of squared gradients overflow
 pub(super) fn find_in_forward(
     trainer: &Trainer,
     chunk: usize,
-    input: Option<Tensor>,
+    input: Option<Stream>,
     mb: &MicroBatch,
 ) -> Result<String> {
     if let Some(parameter) = find_in_weights(trainer)? {

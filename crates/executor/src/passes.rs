@@ -8,7 +8,7 @@ use super::rank_context::RankContext;
 use super::trace::Trace;
 use super::trainer::Trainer;
 use runner_compute::kernels::optimizer::DeviceSum;
-use runner_compute::model::{Output, SavedActivations};
+use runner_compute::model::{Output, SavedActivations, Stream};
 use runner_compute::nn::{DeferredGradients, MicroBatch};
 use runner_spec::data::Rows;
 use runner_spec::program::BlockRange;
@@ -18,12 +18,12 @@ use runner_spec::topology::Lane;
 #[derive(Debug, Default)]
 struct ChunkTensors {
     /// From the chunk before, until the forward.
-    input: Option<Tensor>,
+    input: Option<Stream>,
     /// From the forward, until it is sent.
-    output: Option<Tensor>,
+    output: Option<Stream>,
     saved: Option<Vec<SavedActivations>>,
     /// The gradient as far as the backward has come: received, passed from block to block, sent.
-    gradient: Option<Tensor>,
+    gradient: Option<Stream>,
     /// The work that `backward_input` leaves to the weights' gradients.
     weight_work: Option<Vec<DeferredGradients>>,
 }
@@ -211,10 +211,10 @@ impl<'a> Passes<'a> {
         let Some(tensor) = tensor else {
             return Err(ExecError::Program(format!("nothing to send of micro-batch {mb}")));
         };
-        self.context.send(to, lane, &tensor)
+        self.context.send(to, lane, &tensor.packed()?)
     }
 
-    /// Receives the input of micro-batch `mb` (`Lane::Activation`), or the gradient of its output, `[rows·length, d_model]`.
+    /// Receives the input of micro-batch `mb` (`Lane::Activation`), or the gradient of its output.
     pub(super) fn receive(
         &mut self,
         trainer: &Trainer,
@@ -223,17 +223,30 @@ impl<'a> Passes<'a> {
         lane: Lane,
     ) -> Result<(), ExecError> {
         let program = self.context.program;
-        let shape = [program.batch.rows(mb).1 * program.batch.length, program.model.d_model];
+        let shape = [program.batch.rows(mb).1 * program.batch.length, self.received_width(chunk, lane)];
         let received = self.context.receive(from, lane, trainer.weights.activation_dtype(), &shape)?;
-        self.put(mb, chunk, lane, received);
-        Ok(())
+        self.put(trainer, (mb, chunk), lane, received)
     }
 
     /// Takes the input of micro-batch `mb` (`Lane::Activation`), or the gradient of its output, as what was received.
-    pub(super) fn put(&mut self, mb: usize, chunk: usize, lane: Lane, received: Tensor) {
+    pub(super) fn put(
+        &mut self,
+        trainer: &Trainer,
+        (mb, chunk): (usize, usize),
+        lane: Lane,
+        received: Tensor,
+    ) -> Result<(), ExecError> {
+        let received = trainer.models[chunk].unpacked(received, self.context.program.received_at(chunk, lane))?;
         let tensors = &mut self.tensors[chunk][mb];
         let slot = if lane == Lane::Activation { &mut tensors.input } else { &mut tensors.gradient };
         *slot = Some(received);
+        Ok(())
+    }
+
+    /// Numbers of one position in a message.
+    pub(super) fn received_width(&self, chunk: usize, lane: Lane) -> usize {
+        let program = self.context.program;
+        program.model.width_to(program.received_at(chunk, lane))
     }
 }
 

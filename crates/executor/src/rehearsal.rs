@@ -43,9 +43,10 @@ fn run_micro_batch(context: RankContext<'_>, trainer: &mut Trainer) -> Result<()
         Rows { length, inputs: zeros.clone(), targets: zeros, filled: Vec::new() },
     )?;
     passes.set_global_tokens(1);
-    let message = |trainer: &Trainer| {
-        let dtype = trainer.weights.activation_dtype();
-        Tensor::zeros((rows * length, program.model.d_model), dtype, &trainer.device)
+    let receive = |passes: &mut Passes<'_>, trainer: &Trainer, chunk: usize, lane: Lane| {
+        let (dtype, width) = (trainer.weights.activation_dtype(), passes.received_width(chunk, lane));
+        let message = Tensor::zeros((rows * length, width), dtype, &trainer.device)?;
+        passes.put(trainer, (MICRO_BATCH, chunk), lane, message)
     };
     for instruction in &program.step {
         match *instruction {
@@ -68,10 +69,10 @@ fn run_micro_batch(context: RankContext<'_>, trainer: &mut Trainer) -> Result<()
                 passes.backward_weight(trainer, MICRO_BATCH, chunk, blocks)?;
             }
             Instruction::RecvActivation { mb: MICRO_BATCH, chunk, .. } => {
-                passes.put(MICRO_BATCH, chunk, Lane::Activation, message(trainer)?);
+                receive(&mut passes, trainer, chunk, Lane::Activation)?;
             }
             Instruction::RecvGradient { mb: MICRO_BATCH, chunk, .. } => {
-                passes.put(MICRO_BATCH, chunk, Lane::Gradient, message(trainer)?);
+                receive(&mut passes, trainer, chunk, Lane::Gradient)?;
             }
             _ => {}
         }

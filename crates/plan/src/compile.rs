@@ -229,8 +229,8 @@ fn model_spec(experiment: &Experiment, data: &DataFacts) -> Result<ModelSpec> {
     if let Some(lacked) = m.family.foreign_keys(&json_value(&m.options)).next() {
         refuse!("model", "{} has no {}: {}", choice_name(&m.family), lacked.key, lacked.why);
     }
-    if let Some(BrokenRule { keys, message, .. }) = m.options.broken_rules(m.family, spec.head_dim()).into_iter().next()
-    {
+    let broken = m.options.broken_rules(m.family, m.layers, m.d_model, spec.attention_heads());
+    if let Some(BrokenRule { keys, message, .. }) = broken.into_iter().next() {
         refuse!(format!("model.{}", keys[0]), "{message}");
     }
     let bound = spec.parameter_bound();

@@ -16,7 +16,7 @@ use device::is_hopper_or_newer;
 use runner_spec::cluster::{DeviceFacts, KernelWorkspace};
 use runner_spec::experiment::{ParallelMode, Precision, Recompute};
 use runner_spec::model::Decoder;
-use runner_spec::model::parts::{Buffer, Head, Layer, Linear, Positions};
+use runner_spec::model::parts::{Buffer, Head, Layer, Linear, Positions, Sums};
 use runner_spec::plan::{COMMAND_ITEM, MemoryCategory, MemoryEstimate, MemoryItem, PROCESS_ITEM};
 use runner_spec::precision;
 use runner_spec::program::{Device, EVAL_TOKENS_PER_FORWARD, Instruction, Program};
@@ -63,6 +63,7 @@ pub fn estimate(
     // Of each layer of the pattern: saved, kept for its weights, and saved of the last micro-batch. If a chunk holds all micro-batches, one of
     // them may be smaller.
     let mut layers = vec![[0_u64; 3]; decoder.layers.pattern().len()];
+    let mut carried = vec![[0_u64; 2]; decoder.carried.len()];
     let (mut heads, mut last_heads) = (0, 0);
     for (chunk, live) in program.chunks.iter().zip(live) {
         // Without recomputation, the weights' work is as much as what was saved.
@@ -75,6 +76,9 @@ pub fn estimate(
         for (sum, (_, times)) in layers.iter_mut().zip(decoder.layers.count_in(chunk.range())) {
             *sum = [0, 1, 2].map(|i| sum[i] + times as u64 * held[i]);
         }
+        for place in decoder.carried_kept(&chunk.range(), program.recompute) {
+            carried[place] = [carried[place][0] + saved as u64 - smaller, carried[place][1] + smaller];
+        }
         if chunk.contains(head) {
             last_heads += smaller;
             heads += (saved + work) as u64 - smaller;
@@ -82,9 +86,13 @@ pub fn estimate(
     }
     let has_head = heads + last_heads > 0;
     let mut activations = |part: &str, buffers: &[Buffer], sizes: &Sizes, count: u64| {
-        items.extend(buffers.iter().filter(|_| count > 0).map(|buffer| {
-            item(MemoryCategory::Activations, format!("{part}: {}", buffer.name), sizes.bytes(buffer), count)
-        }));
+        for buffer in buffers.iter().filter(|_| count > 0) {
+            let new = item(MemoryCategory::Activations, format!("{part}: {}", buffer.name), sizes.bytes(buffer), count);
+            match items.iter_mut().find(|known| known.what == new.what && known.bytes == new.bytes) {
+                Some(known) => known.count += count,
+                None => items.push(new),
+            }
+        }
     };
     let counted = || decoder.layers.pattern().iter().zip(&layers);
     for (layer, [saved, work, _]) in counted() {
@@ -92,7 +100,14 @@ pub fn estimate(
         activations("layer, for its weights", &layer.deferred(), &sizes, *work);
     }
     activations("head", &head_kept(program, &decoder.head), &sizes, heads);
+    let handed_on = |index: usize| decoder.carried[index].buffer();
+    for (index, [count, _]) in carried.iter().enumerate() {
+        activations("handed on", &[handed_on(index)], &sizes, *count);
+    }
     if let Some(last) = &last {
+        for (index, [_, smaller]) in carried.iter().enumerate() {
+            activations("handed on, last micro-batch", &[handed_on(index)], last, *smaller);
+        }
         for (layer, [.., smaller]) in counted() {
             activations("layer, last micro-batch", &layer.kept(program.recompute), last, *smaller);
         }
@@ -105,6 +120,9 @@ pub fn estimate(
     let head_peak = if has_head { saved.saturating_add(sizes.bytes(&decoder.head.held())) } else { saved };
     let layer_peak = decoder.layers.most(|layer| layer_backward(program, layer, &sizes));
     let layer_peak = (saved - head_freed).saturating_add(layer_peak);
+    // The gradients of what is handed on beside the residual stream.
+    let beside = sizes.total(&[buffer_beside(program, &decoder)]);
+    let (head_peak, layer_peak) = (head_peak.saturating_add(beside), layer_peak.saturating_add(beside));
     let all_weights = weights_gathered_for_evaluation(program);
     let with_weights = |workspace: u64| if workspace > 0 { workspace.saturating_add(all_weights) } else { 0 };
     let (evaluation, sampling) =
@@ -190,6 +208,13 @@ pub fn estimate(
     }
 }
 
+/// What flows beside the residual stream of this rank at most.
+fn buffer_beside(program: &Program, decoder: &Decoder) -> Buffer {
+    let blocks = program.chunks.iter().flat_map(|chunk| chunk.range()).filter(|_| !decoder.carried.is_empty());
+    let widths = blocks.map(|block| decoder.carried_to(block).map(|(_, carried)| carried.width).sum());
+    Buffer { name: "beside the residual stream", per_position: widths.max().unwrap_or(0), always_f32: false }
+}
+
 /// Bytes that a layer's backward needs at its peak beyond what is saved: gradients, and activations that it computes again.
 fn layer_backward(program: &Program, layer: &Layer, sizes: &Sizes) -> u64 {
     let gradients = sizes.total(&layer.held());
@@ -234,13 +259,15 @@ fn product_blocks(decoder: &Decoder, positions: u64, kernels: &KernelWorkspace) 
 /// Bytes of the largest f32 sum of a matrix's gradients that the backward of each kind of block holds for a moment where gradients are
 /// stored in bf16. 0 for blocks that the rank does not have, and where they are stored in f32.
 fn gradient_sum_bytes(program: &Program) -> PerBlockKind<u64> {
-    let Decoder { embedding, layers, head } = program.model.decoder();
+    let Decoder { embedding, layers, head, .. } = program.model.decoder();
     let head_block = program.model.layers + 1;
     let bytes = |is_needed: bool, numbers: usize| {
         if is_needed && !program.master_weights { F32_BYTES.saturating_mul(numbers as u64) } else { 0 }
     };
     let has = |block: usize| program.chunks.iter().any(|chunk| chunk.contains(block));
-    let widest = layers.pattern().iter().flat_map(Layer::products).map(Linear::size).max().unwrap_or(0);
+    let tables = layers.pattern().iter().flat_map(Layer::sums).map(Sums::largest_table);
+    let products = layers.pattern().iter().flat_map(Layer::products).map(Linear::size);
+    let widest = products.chain(tables).max().unwrap_or(0);
     PerBlockKind {
         embedding: bytes(has(0), embedding.largest_matrix()),
         layer: bytes((1..head_block).any(has), widest),
@@ -272,7 +299,8 @@ fn embedding_backward(program: &Program, sizes: &Sizes, saved: u64, sum: u64) ->
         sum.saturating_add((times as u64).saturating_mul(sizes.total(&layer.kept(program.recompute))))
     });
     // A norm's input and output are computed again.
-    let tensors = if decoder.embedding.norm.is_some() { 4 } else { 1 };
+    let sums = decoder.embedding.sums.equations.len() as u64;
+    let tensors = sums + if decoder.embedding.norm.is_some() || sums > 0 { 4 } else { 1 };
     let gradient = sizes.positions.saturating_mul(spec.d_model as u64).saturating_mul(sizes.element);
     saved.saturating_sub(freed).saturating_add(tensors * gradient).saturating_add(sum)
 }
@@ -293,7 +321,7 @@ fn communication(program: &Program, slots: u64, sizes: &Sizes) -> Vec<MemoryItem
     };
     let (before_it, after_it) = (has_part(1, parts), has_part(0, parts - 1));
     let channels = before_it + after_it;
-    let message = sizes.positions.saturating_mul(program.model.d_model as u64).saturating_mul(sizes.element);
+    let message = sizes.positions.saturating_mul(program.widest_message() as u64).saturating_mul(sizes.element);
     if program.device == Device::Cpu {
         // A slot stays as large as the longest message that was in it.
         let slot = message.max((longest_message(program) as u64).saturating_mul(sizes.element));
@@ -396,8 +424,10 @@ fn evaluation(program: &Program, has_head: bool, kernels: &KernelWorkspace) -> u
     if program.eval.choice_items.is_some() {
         sizes.positions = sizes.positions.max(EVAL_TOKENS_PER_FORWARD as u64);
     }
-    let (spec, Decoder { layers, head, .. }) = (&program.model, program.model.decoder());
-    let input = sizes.positions.saturating_mul(spec.d_model as u64).saturating_mul(sizes.element);
+    let (spec, decoder) = (&program.model, program.model.decoder());
+    let width = spec.d_model + buffer_beside(program, &decoder).per_position;
+    let Decoder { layers, head, .. } = decoder;
+    let input = sizes.positions.saturating_mul(width as u64).saturating_mul(sizes.element);
     // What a layer makes, and its output.
     let layer = layers.most(|layer| sizes.total(&layer.kept(Recompute::None))).saturating_add(input);
     if !has_head {

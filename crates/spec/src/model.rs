@@ -18,6 +18,8 @@ pub(crate) mod pytorch_init;
 mod rope;
 mod spec;
 pub mod stage;
+pub mod values;
+mod wiring;
 
 pub use activation::Activation;
 pub use decoder::Decoder;
@@ -27,10 +29,11 @@ pub use initial::ParamInit;
 pub use mask::Mask;
 pub use option_rules::BrokenRule;
 pub use options::{Biases, LayerOptions, ModelOptions, NormGain, NormPlace, PositionKind, QkNorm};
-pub use parameter::{InitialWeights, ParamSpec};
+pub use parameter::{InitialWeights, ParamRole, ParamSpec};
 pub use pytorch_init::PytorchEmbedding;
 pub use rope::{RopeScaling, Rotary};
 pub use spec::{DEFAULT_ROPE_THETA, ModelSpec};
+pub use wiring::{Carried, CarriedTensor};
 
 /// The parameters of `spec` in registration order. A tied head adds none.
 pub fn parameters(spec: &ModelSpec) -> Vec<ParamSpec> {

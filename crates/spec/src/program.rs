@@ -21,6 +21,7 @@ use crate::model::ModelSpec;
 use crate::optimizer::{GroupOptions, Optimizer, in_plan};
 pub use crate::schedule::LrSchedule;
 use crate::serde_defaults::{is_default, is_true, yes};
+use crate::topology::Lane;
 use crate::transfer::Transfer;
 
 /// The work of one rank: its part of the model, the instructions of one optimizer step, and the periodic ones.
@@ -375,6 +376,25 @@ impl Program {
     /// The virtual stage of chunk `chunk`: its number among all chunks of the model.
     pub fn virtual_stage(&self, chunk: usize) -> usize {
         chunk * self.mesh.stages + self.stage()
+    }
+
+    /// The entry of the block list into which a message flows that chunk `chunk` receives, or of whose input it is the gradient.
+    pub fn received_at(&self, chunk: usize, lane: Lane) -> usize {
+        let BlockRange { start, end } = self.chunks[chunk];
+        if lane == Lane::Activation { start } else { end }
+    }
+
+    /// The same of a message that it sends.
+    pub fn sent_at(&self, chunk: usize, lane: Lane) -> usize {
+        let BlockRange { start, end } = self.chunks[chunk];
+        if lane == Lane::Activation { end } else { start }
+    }
+
+    /// Numbers of one position in the widest message of this rank.
+    pub fn widest_message(&self) -> usize {
+        let last = self.model.layers + 1;
+        let edges = self.chunks.iter().flat_map(|chunk| [chunk.start, chunk.end]);
+        edges.filter(|edge| (1..=last).contains(edge)).map(|edge| self.model.width_to(edge)).max().unwrap_or(0)
     }
 
     /// True if two ranks hold the model's tied embedding and this is one of them.

@@ -126,6 +126,9 @@ impl Transfer {
             let help = "use `norm: pre`, or delete `train.transfer`";
             mistake("model.norm", "there are rules only for norms before attention and MLP", help);
         }
+        if !model.options.sums.is_empty() {
+            mistake("model.sums", "there are no rules for sums with named values", "delete `train.transfer`");
+        }
         if model.options.pytorch_init.is_some() {
             mistake("model.init", "PyTorch's initial weights depend on the width", "delete `model.init`");
         }

@@ -60,7 +60,8 @@ impl DescribedModel {
             }
             None => {}
         }
-        if let Some(rule) = spec.options.broken_rules(spec.family, spec.head_dim()).into_iter().next() {
+        let broken = spec.options.broken_rules(spec.family, spec.layers, spec.d_model, spec.attention_heads());
+        if let Some(rule) = broken.into_iter().next() {
             return wrong(rule.message);
         }
         if !(spec.norm_eps > 0.0 && spec.norm_eps <= 1.0) {

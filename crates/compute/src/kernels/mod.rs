@@ -23,6 +23,7 @@ pub mod optimizer;
 pub mod out_of_memory;
 pub mod pointwise;
 pub mod storage;
+pub mod weighted_sum;
 
 pub use access::on_host;
 pub use gradient::Gradient;

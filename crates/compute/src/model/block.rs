@@ -10,7 +10,8 @@ use crate::nn::head::HeadActivations;
 use crate::nn::transformer::LayerActivations;
 use crate::nn::{self, parameter_index};
 use crate::nn::{
-    Attention, DropoutSite, Embedding, Head, Linear, Mlp, Norm, NormVector, Positions, QkNorm, TransformerLayer,
+    Attention, Carried, DropoutSite, Embedding, Equation, Head, Linear, Mlp, Norm, NormVector, Positions, QkNorm, Sums, Term, TermTensor,
+    TransformerLayer,
 };
 use runner_spec::experiment::Recompute;
 use runner_spec::model::family::NormKind;
@@ -26,9 +27,16 @@ pub enum Block {
     Head(Head),
 }
 
+/// The activations that one block's backward needs, and the tensors beside the residual stream that it read.
+#[derive(Debug)]
+pub struct SavedActivations {
+    pub of: BlockActivations,
+    pub carried: Carried,
+}
+
 /// The activations that one block's backward needs.
 #[derive(Debug)]
-pub enum SavedActivations {
+pub enum BlockActivations {
     Embedding,
     Layer(Box<LayerActivations>),
     Head(HeadActivations),
@@ -67,7 +75,9 @@ impl BlockBuilder<'_> {
         };
         let (tokens, dropout) = (self.parameter(part.tokens)?, self.dropout(0, "embedding", part.dropout));
         let norm = part.norm.map(|norm| self.norm("", &norm)).transpose()?;
-        Ok(Block::Embedding(Embedding { tokens, scale: part.scale, positions, norm, dropout }))
+        let tables = part.tables.iter().map(|(place, table)| Ok((*place, self.parameter(&table.spec.name)?)));
+        let (tables, sums) = (tables.collect::<Result<_>>()?, self.sums(&part.place().prefix, &part.sums)?);
+        Ok(Block::Embedding(Embedding { tokens, scale: part.scale, positions, norm, sums, tables, dropout }))
     }
 
     fn layer(&self, index: usize) -> Result<Block> {
@@ -87,7 +97,8 @@ impl BlockBuilder<'_> {
         };
         let sublayers = layer.sublayers.iter().map(sublayer).collect::<Result<_>>()?;
         let (norm_place, recompute) = (layer.norm_place, Recompute::None);
-        Ok(Block::Layer(Box::new(TransformerLayer { norm_place, sublayers, recompute })))
+        let input = self.sums(&prefix, &layer.input)?;
+        Ok(Block::Layer(Box::new(TransformerLayer { norm_place, input, sublayers, recompute })))
     }
 
     fn attention(&self, index: usize, prefix: &str, part: &parts::Attention) -> Result<Attention> {
@@ -108,6 +119,8 @@ impl BlockBuilder<'_> {
             qk_norm,
             rope: rope.map(|(_, rope)| rope.clone()),
             dropout: self.dropout(index, "attention", part.dropout),
+            value: self.sums(prefix, &part.value)?,
+            attended: self.sums(prefix, &part.attended)?,
         })
     }
 
@@ -129,10 +142,48 @@ impl BlockBuilder<'_> {
         let bias = part.project.has_bias().then(|| self.parameter(parts::Head::BIAS)).transpose()?;
         let norm = part.norm.map(|norm| self.norm("", &norm)).transpose()?;
         Ok(Block::Head(Head {
+            sums: self.sums(&part.place(self.decoder.layers.len() + 1).prefix, &part.sums)?,
             norm,
             project: Linear { weight, stacked: 1, bias },
             loss: LossOptions { cap: part.softcap, z: part.z_loss },
         }))
+    }
+
+    fn sums(&self, prefix: &str, part: &parts::Sums) -> Result<Sums> {
+        let parameter = |name: &str| self.parameter(&format!("{prefix}{name}"));
+        let term = |term: &parts::Term| -> Result<Term> {
+            let gate = term.gate.as_ref().map(|gate| {
+                let weight = parameter(&format!("{}.weight", gate.name))?;
+                Ok::<_, candle_core::Error>((Linear { weight, stacked: 1, bias: None }, gate.channels))
+            });
+            let scalar = term.scalar.as_ref();
+            let scalar = scalar.map(|scalar| Ok::<_, candle_core::Error>((parameter(&scalar.name)?, scalar.sigmoid)));
+            Ok(Term {
+                number: term.number,
+                scalar: scalar.transpose()?,
+                gate: gate.transpose()?,
+                tensor: match &term.tensor {
+                    parts::TermTensor::Own => TermTensor::Own,
+                    parts::TermTensor::Previous => TermTensor::Previous,
+                    parts::TermTensor::Carried(place) => TermTensor::Carried(*place),
+                    parts::TermTensor::Table { name, .. } => TermTensor::Table(parameter(&format!("{name}.weight"))?),
+                },
+            })
+        };
+        let in_attention = part.is_in_attention;
+        let equation = |equation: &parts::Equation| {
+            Ok(match equation {
+                parts::Equation::Norm(eps) => {
+                    let gain = NormVector::Fixed(table(vec![1.0; part.width], part.width, self.like)?);
+                    Equation::Norm(Norm { gain, bias: None, eps: *eps })
+                }
+                parts::Equation::Sum(terms) => {
+                    let all = terms.iter().map(term).collect::<Result<_>>()?;
+                    Equation::Sum(all, equation.keeps_input(!in_attention))
+                }
+            })
+        };
+        Ok(Sums(part.equations.iter().map(equation).collect::<Result<_>>()?))
     }
 
     fn parameter(&self, name: &str) -> Result<usize> {

@@ -1,20 +1,21 @@
 //! A model, or a chunk of one, as a list of blocks: embedding, layers, head. A chunk is a contiguous range of the list; a
 //! pipeline's rank holds one or several, over one layout.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::{Device, Result, Tensor, bail};
 
-use super::block::{Block, BlockBuilder, SavedActivations};
+use super::block::{Block, BlockActivations, BlockBuilder, SavedActivations};
 use crate::kernels::loss::Losses;
 use crate::kernels::optimizer::all_finite;
 use crate::kernels::out_of_memory::with_computation;
 use crate::kernels::pointwise::Rope;
 use crate::nn::Params;
-use crate::nn::{ForwardPass, Head, MicroBatch, TransformerLayer};
+use crate::nn::{self, Embedding, ForwardPass, Head, MicroBatch, Stream, TransformerLayer};
 use runner_spec::experiment::Recompute;
-use runner_spec::model::ModelSpec;
+use runner_spec::model::{Carried, CarriedTensor, ModelSpec};
 use runner_spec::model::layout::ParamLayout;
 
 /// A function that is called with a block's index and its output.
@@ -23,8 +24,8 @@ pub type OutputHook<'a> = &'a mut dyn FnMut(usize, &Tensor) -> Result<()>;
 /// The output of a chunk's last block.
 #[derive(Debug)]
 pub enum Output {
-    /// `[batch·seq, d_model]`, for the next chunk.
-    Hidden(Tensor),
+    /// What flows into the next chunk.
+    Hidden(Stream),
     /// The loss of each token.
     Losses(Losses),
 }
@@ -46,6 +47,10 @@ pub struct Model {
     /// The chunk, within the whole model's list.
     pub range: Range<usize>,
     pub(super) blocks: Vec<Block>,
+    /// The tensors that flow beside the residual stream of the whole model.
+    pub(super) carried: Vec<Carried>,
+    /// The places of those that each block of the chunk reads.
+    reads: Vec<BTreeSet<usize>>,
     device: Device,
 }
 
@@ -71,7 +76,9 @@ impl Model {
         let ropes = tables.collect::<Result<Vec<_>>>()?;
         let builder = BlockBuilder { decoder: &decoder, layout: &layout, seed, ropes: &ropes, like };
         let blocks = range.clone().map(|index| builder.block(index)).collect::<Result<_>>()?;
-        Ok(Self { spec: spec.clone(), layout, range, blocks, device: like.device().clone() })
+        let reads = range.clone().map(|index| decoder.carried_read_by(index)).collect();
+        let (spec, device) = (spec.clone(), like.device().clone());
+        Ok(Self { spec, layout, range, blocks, carried: decoder.carried, reads, device })
     }
 
     /// Sets which activations the layers' backward computes again.
@@ -128,7 +135,7 @@ impl Model {
     pub fn forward_with_hook(
         &self,
         params: &Params,
-        input: Option<Tensor>,
+        input: Option<Stream>,
         mb: &MicroBatch,
         hook: OutputHook<'_>,
     ) -> Result<(Output, Vec<SavedActivations>)> {
@@ -146,7 +153,7 @@ impl Model {
     pub fn forward_blocks(
         &self,
         params: &Params,
-        input: Option<Tensor>,
+        input: Option<Stream>,
         mb: &MicroBatch,
         blocks: Range<usize>,
         saved: &mut Vec<SavedActivations>,
@@ -155,22 +162,25 @@ impl Model {
         if blocks.start < self.range.start || blocks.end > self.range.end {
             bail!("forward of blocks {blocks:?}, but the chunk has {:?}", self.range)
         }
-        let pass = ForwardPass { params, mb };
-        let (x, head) = self.run_to_head(pass, input, blocks, 0, |index, layer, mut x| {
-            if let Some(layer) = layer {
+        let (stream, head) = self.run_to_head(params, mb, input, blocks, 0, |pass, index, layer, mut x| {
+            let of = if let Some(layer) = layer {
                 let (y, activations) =
                     layer.forward(pass, x).map_err(|e| with_computation(e, || format!("layer {}", index - 1)))?;
                 x = y;
-                saved.push(SavedActivations::Layer(Box::new(activations)));
+                BlockActivations::Layer(Box::new(activations))
             } else {
-                saved.push(SavedActivations::Embedding);
-            }
+                BlockActivations::Embedding
+            };
+            saved.push(SavedActivations { of, carried: self.read_by(index, pass.carried) });
             hook(index, &x)?;
             Ok(x)
         })?;
-        let Some(head) = head else { return Ok(Output::Hidden(x)) };
-        let (losses, activations) = head.forward(pass, x).map_err(|e| with_computation(e, || "the head".to_owned()))?;
-        saved.push(SavedActivations::Head(activations));
+        let Some(head) = head else { return Ok(Output::Hidden(stream)) };
+        let Stream { x, carried } = stream;
+        let carried = self.read_by(self.spec.layers + 1, &carried);
+        let pass = ForwardPass { params, mb, carried: &carried };
+        let (losses, of) = head.forward(pass, x).map_err(|e| with_computation(e, || "the head".to_owned()))?;
+        saved.push(SavedActivations { of: BlockActivations::Head(of), carried });
         Ok(Output::Losses(losses))
     }
 
@@ -179,12 +189,14 @@ impl Model {
     ///
     /// # Errors
     /// If `input` does not fit this chunk, or ids or targets are beyond the vocabulary.
-    pub fn evaluate(&self, params: &Params, input: Option<Tensor>, mb: &MicroBatch) -> Result<Output> {
-        let pass = ForwardPass { params, mb };
-        let (x, head) = self.forward_to_head(pass, input)?;
+    pub fn evaluate(&self, params: &Params, input: Option<Stream>, mb: &MicroBatch) -> Result<Output> {
+        let (stream, head) = self.forward_to_head(params, mb, input)?;
         Ok(match head {
-            Some(head) => Output::Losses(Losses::Ready(head.losses(pass, &x)?)),
-            None => Output::Hidden(x),
+            Some(head) => {
+                let pass = ForwardPass { params, mb, carried: &stream.carried };
+                Output::Losses(Losses::Ready(head.losses(pass, &stream.x)?))
+            }
+            None => Output::Hidden(stream),
         })
     }
 
@@ -198,11 +210,11 @@ impl Model {
 
     /// Logits of every token of a micro-batch, `[batch·seq, vocab]`, by a whole model.
     pub fn logits(&self, params: &Params, mb: &MicroBatch) -> Result<Tensor> {
-        let pass = ForwardPass { params, mb };
-        let (x, Some(head)) = self.forward_to_head(pass, None)? else {
+        let (stream, Some(head)) = self.forward_to_head(params, mb, None)? else {
             bail!("a chunk without the head has no logits")
         };
-        head.logits(pass, &x, &(0..mb.batch * mb.seq).collect::<Vec<_>>())
+        let pass = ForwardPass { params, mb, carried: &stream.carried };
+        head.logits(pass, &stream.x, &(0..mb.batch * mb.seq).collect::<Vec<_>>())
     }
 
     /// Describes the first tensor that is not finite: `input`, or a block's output. If all of them are finite, it is the head's logits, since
@@ -210,7 +222,7 @@ impl Model {
     pub fn first_block_not_finite(
         &self,
         params: &Params,
-        input: Option<Tensor>,
+        input: Option<Stream>,
         mb: &MicroBatch,
     ) -> Result<Option<String>> {
         let mut first = None;
@@ -221,10 +233,9 @@ impl Model {
             Ok(())
         };
         if let Some((x, sent)) = input.as_ref().zip(self.range.start.checked_sub(1)) {
-            check(&|| format!("{}, received from another stage", name_of_output(sent)), x)?;
+            check(&|| format!("{}, received from another stage", name_of_output(sent)), &x.x)?;
         }
-        let pass = ForwardPass { params, mb };
-        let (_, head) = self.run_to_head(pass, input, self.range.clone(), 0, |block, layer, x| {
+        let (_, head) = self.run_to_head(params, mb, input, self.range.clone(), 0, |pass, block, layer, x| {
             let y = match layer {
                 Some(layer) => layer.forward(pass, x)?.0,
                 None => x,
@@ -236,8 +247,13 @@ impl Model {
     }
 
     /// Runs the embedding and the layers, and keeps no activations. Returns what [`run_to_head`](Self::run_to_head) returns.
-    fn forward_to_head(&self, pass: ForwardPass<'_>, input: Option<Tensor>) -> Result<(Tensor, Option<&Head>)> {
-        self.run_to_head(pass, input, self.range.clone(), 0, |_, layer, x| match layer {
+    fn forward_to_head(
+        &self,
+        params: &Params,
+        mb: &MicroBatch,
+        input: Option<Stream>,
+    ) -> Result<(Stream, Option<&Head>)> {
+        self.run_to_head(params, mb, input, self.range.clone(), 0, |pass, _, layer, x| match layer {
             Some(layer) => Ok(layer.forward(pass, x)?.0),
             None => Ok(x),
         })
@@ -248,31 +264,69 @@ impl Model {
     /// have it. Token 0 of each row is at position `start`.
     pub(super) fn run_to_head(
         &self,
-        pass: ForwardPass<'_>,
-        input: Option<Tensor>,
+        params: &Params,
+        mb: &MicroBatch,
+        input: Option<Stream>,
         blocks: Range<usize>,
         start: usize,
-        mut step: impl FnMut(usize, Option<&TransformerLayer>, Tensor) -> Result<Tensor>,
-    ) -> Result<(Tensor, Option<&Head>)> {
-        if let Some(x) = &input {
-            self.check_hidden(x, pass.mb)?;
+        mut step: impl FnMut(ForwardPass<'_>, usize, Option<&TransformerLayer>, Tensor) -> Result<Tensor>,
+    ) -> Result<(Stream, Option<&Head>)> {
+        if let Some(stream) = &input {
+            self.check_hidden(&stream.x, mb)?;
         }
-        let (mut x, mut head) = (input, None);
+        let (mut stream, mut head) = (input, None);
         for (index, block) in blocks.clone().zip(self.blocks_in(&blocks)) {
-            x = Some(match (block, x.take()) {
-                (Block::Embedding(e), None) => step(index, None, e.forward(pass, start)?)?,
-                (Block::Layer(l), Some(x)) => step(index, Some(l), x)?,
-                (Block::Head(h), Some(x)) => {
+            stream = Some(match (block, stream.take()) {
+                (Block::Embedding(e), None) => {
+                    let pass = ForwardPass::new(params, mb);
+                    let x = step(pass, index, None, e.forward(pass, start)?)?;
+                    self.embedded(pass, e, x)?
+                }
+                (Block::Layer(l), Some(Stream { x, carried })) => {
+                    let x = step(ForwardPass { params, mb, carried: &carried }, index, Some(l), x)?;
+                    self.after(index, x, carried)
+                }
+                (Block::Head(h), Some(stream)) => {
                     head = Some(h);
-                    x
+                    stream
                 }
                 _ => bail!("a chunk was given input that does not fit its first block"),
             });
         }
-        match x {
-            Some(x) => Ok((x, head)),
+        match stream {
+            Some(stream) => Ok((stream, head)),
             None => bail!("a chunk without blocks"),
         }
+    }
+
+    /// What flows out of the embedding, whose output is `x`.
+    pub(super) fn embedded(&self, pass: ForwardPass<'_>, embedding: &Embedding, x: Tensor) -> Result<Stream> {
+        Ok(self.after(0, x, embedding.table_rows(pass)?))
+    }
+
+    /// What flows out of `block`, whose output is `x`, given what flowed beside the residual stream into it.
+    fn after(&self, block: usize, x: Tensor, mut carried: nn::Carried) -> Stream {
+        carried.retain(|(place, _)| self.carried[*place].is_handed_to(block + 1));
+        let outputs = self.carried.iter().enumerate().filter(|(_, of)| of.from == block && of.of == CarriedTensor::Output);
+        carried.extend(outputs.map(|(place, _)| (place, x.clone())));
+        carried.sort_by_key(|(place, _)| *place);
+        Stream { x, carried }
+    }
+
+    /// The tensors of `carried` that `block` reads.
+    fn read_by(&self, block: usize, carried: &nn::Carried) -> nn::Carried {
+        let reads = &self.reads[block - self.range.start];
+        carried.iter().filter(|(place, _)| reads.contains(place)).cloned().collect()
+    }
+
+    /// What flows into `block`, packed into one tensor by another chunk. Gradients have the same form.
+    ///
+    /// # Errors
+    /// If the rows have another width.
+    pub fn unpacked(&self, packed: Tensor, block: usize) -> Result<Stream> {
+        let handed = self.carried.iter().enumerate().filter(|(_, carried)| carried.is_handed_to(block));
+        let widths: Vec<_> = handed.map(|(place, carried)| (place, carried.width)).collect();
+        Stream::unpacked(packed, self.spec.d_model, &widths)
     }
 
     /// The blocks `range`, indexes in the whole list, which must be in this chunk.

@@ -1,12 +1,13 @@
 //! Decoding with a key-value cache, by a whole model or chunk by chunk.
 
-use candle_core::{Device, Result, Tensor, bail};
+use candle_core::{Result, Tensor, bail};
 
 use super::block::Block;
 use super::blocks::Model;
 use crate::kernels::attention::new_cache;
+use crate::kernels::embedding::take_rows;
 use crate::nn::Params;
-use crate::nn::{ForwardPass, MicroBatch};
+use crate::nn::{Embedding, ForwardPass};
 
 /// Keys and values of every layer of a chunk for the tokens so far.
 #[derive(Debug)]
@@ -17,6 +18,8 @@ pub struct KvCache {
     pub capacity: usize,
     /// Tokens of each row so far.
     pub length: usize,
+    /// The ids of each row, where the embedding reads those before a token.
+    ids: Vec<Vec<u32>>,
 }
 
 impl Model {
@@ -30,12 +33,12 @@ impl Model {
                 _ => None,
             })
             .collect();
-        Ok(KvCache { layers: layers?, batch, capacity, length: 0 })
+        Ok(KvCache { layers: layers?, batch, capacity, length: 0, ids: vec![Vec::new(); batch] })
     }
 
-    /// Feeds tokens after those in the cache: `input`, the previous chunk's output, `[batch·n, d_model]`; or, for a chunk with the embedding,
-    /// `ids`, `[batch, n]`, row after row. Returns `[cache.batch·n, d_model]` for the next chunk, or from a chunk with the
-    /// head the logits after the last token of each row, `[cache.batch, vocab]`.
+    /// Feeds tokens after those in the cache: `ids`, `[batch, n]`, row after row; and, unless the chunk has the embedding, `input`, the previous
+    /// chunk's output. Returns the output for the next chunk, packed, or from a chunk with the head the logits after the last token of each
+    /// row, `[cache.batch, vocab]`.
     ///
     /// # Errors
     /// If `input` does not fit this chunk or the rows of the cache, or has more tokens than the cache has space for.
@@ -46,7 +49,7 @@ impl Model {
         input: Option<Tensor>,
         cache: &mut KvCache,
     ) -> Result<Tensor> {
-        let tokens = input.as_ref().map_or(Ok(ids.len()), |x| x.dim(0))?;
+        let tokens = ids.len();
         if tokens == 0 || !tokens.is_multiple_of(cache.batch) {
             bail!("{tokens} ids cannot be divided among the rows of a cache of batch {}", cache.batch)
         }
@@ -55,15 +58,19 @@ impl Model {
         if cache.length + n > limit {
             bail!("{} tokens are beyond the context of {limit}", cache.length + n)
         }
-        let mb = if input.is_some() {
-            self.micro_batch_without_ids(cache.batch, n)?
-        } else {
-            self.micro_batch(ids, Vec::new(), n)?
+        let mb = self.micro_batch(ids, Vec::new(), n)?;
+        let (start, mut blocks) = (cache.length, self.range.clone());
+        let input = match (input, self.blocks.first()) {
+            (Some(packed), _) => Some(self.unpacked(packed, blocks.start)?),
+            (None, Some(Block::Embedding(embedding))) => {
+                blocks.start += 1;
+                let x = self.embed_after(params, embedding, ids, cache)?;
+                Some(self.embedded(ForwardPass::new(params, &mb), embedding, x)?)
+            }
+            (None, _) => None,
         };
-        let start = cache.length;
         let mut layers = cache.layers.iter();
-        let pass = ForwardPass { params, mb: &mb };
-        let (x, head) = self.run_to_head(pass, input, self.range.clone(), start, |_, layer, x| {
+        let (stream, head) = self.run_to_head(params, &mb, input, blocks, start, |pass, _, layer, x| {
             let Some(layer) = layer else { return Ok(x) };
             match (layer.attention(), layers.as_slice()) {
                 (None, _) => Ok(layer.forward(pass, x)?.0),
@@ -77,17 +84,31 @@ impl Model {
         let y = match head {
             Some(head) => {
                 let last: Vec<usize> = (1..=cache.batch).map(|b| b * n - 1).collect();
-                head.logits(pass, &x, &last)?
+                let pass = ForwardPass { params, mb: &mb, carried: &stream.carried };
+                head.logits(pass, &stream.x, &last)?
             }
-            None => x,
+            None => stream.packed()?,
         };
         cache.length += n;
         Ok(y)
     }
 
-    /// A micro-batch for chunks after the embedding, which read no ids.
-    fn micro_batch_without_ids(&self, batch: usize, seq: usize) -> Result<MicroBatch> {
-        let ids = Tensor::zeros(0, candle_core::DType::U32, &Device::Cpu)?;
-        Ok(MicroBatch { ids, batch, seq, ..self.micro_batch(&[0], Vec::new(), 1)? })
+    /// The embedding's output for `ids` after the tokens in the cache, on some of which it may depend.
+    fn embed_after(&self, params: &Params, embedding: &Embedding, ids: &[u32], cache: &mut KvCache) -> Result<Tensor> {
+        let (n, start, back) = (ids.len() / cache.batch, cache.length, embedding.sums.tokens_back());
+        let back = back.min(start);
+        let mut read = Vec::with_capacity(cache.batch * (back + n));
+        for (row, new) in cache.ids.iter_mut().zip(ids.chunks_exact(n)) {
+            row.truncate(start);
+            row.extend(new);
+            read.extend(&row[start - back..]);
+        }
+        let mb = self.micro_batch(&read, Vec::new(), back + n)?;
+        let x = embedding.forward(ForwardPass::new(params, &mb), start - back)?;
+        if back == 0 {
+            return Ok(x);
+        }
+        let new: Vec<usize> = (0..read.len()).filter(|row| row % (back + n) >= back).collect();
+        take_rows(&x, &new)
     }
 }

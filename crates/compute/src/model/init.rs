@@ -13,6 +13,7 @@ pub fn fill<S: Stored<Real = f32>>(values: &mut [S], entry: &ParamEntry, seed: u
     match entry.spec.init {
         ParamInit::Zeros => values.fill(S::store(0.0)),
         ParamInit::Ones => values.fill(S::store(1.0)),
+        ParamInit::Constant { value } => values.fill(S::store(value as f32)),
         ParamInit::Normal { std } => fill_random(values, entry, seed, std, Philox::normals),
         ParamInit::Uniform { bound } => fill_random(values, entry, seed, bound, Philox::uniforms),
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
 
-use super::{Model, SavedActivations};
+use super::{BlockActivations, Model, SavedActivations};
 use crate::kernels::bytes::write;
 use crate::nn::transformer::{LayerActivations, PartActivations};
 use crate::nn::{Params, WeightGradientTask};
@@ -18,7 +18,7 @@ use runner_spec::experiment::Recompute;
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::parts::Buffer;
 use runner_spec::model::{Activation, NormGain, NormPlace, PositionKind, QkNorm};
-use runner_spec::model::{Family, ModelOptions, ModelSpec, parameters};
+use runner_spec::model::{Family, ModelOptions, ModelSpec, ParamRole, parameters};
 
 const ROWS: usize = 2;
 const LENGTH: usize = 6;
@@ -57,8 +57,45 @@ fn models() -> Vec<ModelSpec> {
             }
         }
     }
+    for (family, options) in [(Family::Llama, ALL_SUMS), (Family::Gpt2, ALL_SUMS), (Family::Gpt2, NUMBERS)] {
+        let sizes = ModelSpec::with_defaults(family, [13, 8, 4, 4, 16]);
+        all.push(ModelSpec { options: serde_json::from_str(options).unwrap(), d_ff: 24, ..sizes });
+    }
     all
 }
+
+/// Sums at every place, with every kind of value.
+const ALL_SUMS: &str = r#"{
+    "values": {
+        "first": {"embedding": {}},
+        "half": {"output": {"layers": [0]}},
+        "skipped": {"output": {"layers": [1, 0], "in": [2, 3]}},
+        "own": {"table": {"in": [1, 3]}},
+        "shared": {"table": {"in": [0, 2], "shared": [0, 0]}},
+        "smear": {"scalar": {"initial": 0.5}},
+        "near": {"gate": {"channels": 5}},
+        "resid": {"scalar": {"initial": 1.2, "initial_of_last": 0.8}},
+        "mix": {"scalar": {"initial": 0.3}},
+        "skip": {"scalar": {"initial": -1.0, "sigmoid": true}},
+        "open": {"gate": {"channels": 3}},
+        "weak": {"scalar": {"initial": 0.4}},
+        "wide": {"gate": {"channels": 7}},
+        "out": {"scalar": {"initial": 0.2}}
+    },
+    "sums": {
+        "embedding": ["x + smear * near * previous(x)", "norm(x)"],
+        "layer": ["x + skip * skipped", "resid * x + mix * first"],
+        "value": ["v + 3 * open * own + weak * shared"],
+        "attended": ["wide * y"],
+        "head": ["x - out * half"]
+    }
+}"#;
+
+/// Sums with numbers alone, which keep nothing.
+const NUMBERS: &str = r#"{
+    "values": {"first": {"embedding": {}}, "own": {"table": {}}},
+    "sums": {"layer": ["0.9 * x + 0.1 * first"], "value": ["v + 0.5 * own"], "attended": ["2 * y"], "head": ["x - 0.2 * first"]}
+}"#;
 
 /// The bytes of tensors: those of activations, sorted, and the sum of those of statistics, which are f32 always.
 type Held = (Vec<usize>, usize);
@@ -83,18 +120,19 @@ fn kept(activations: &[&Tensor], statistics: &[&Tensor]) -> Held {
 }
 
 fn kept_by(saved: &SavedActivations) -> Held {
-    match saved {
-        SavedActivations::Embedding => (Vec::new(), 0),
-        SavedActivations::Head(head) => {
+    match &saved.of {
+        BlockActivations::Embedding => (Vec::new(), 0),
+        BlockActivations::Head(head) => {
             let (x, stats): (Vec<_>, Vec<_>) = head.norm.iter().map(|(x, stats)| (x, stats)).unzip();
-            kept(&[x, vec![&head.normed, &head.dlogits]].concat(), &stats)
+            let replaced = head.before_sums.iter().flatten().collect();
+            kept(&[replaced, x, vec![&head.normed, &head.dlogits]].concat(), &stats)
         }
-        SavedActivations::Layer(layer) => {
-            let parts = match &**layer {
+        BlockActivations::Layer(layer) => {
+            let (replaced, parts) = match &**layer {
                 LayerActivations::Input(x) => return kept(&[x], &[]),
-                LayerActivations::All(parts) => parts,
+                LayerActivations::All(replaced, parts) => (replaced, parts),
             };
-            let (mut tensors, mut statistics) = (Vec::new(), Vec::new());
+            let (mut tensors, mut statistics): (Vec<_>, _) = (replaced.iter().flatten().collect(), Vec::new());
             for part in parts {
                 tensors.push(&part.x);
                 for (tensor, stats) in part.before.iter().chain(&part.after) {
@@ -106,6 +144,7 @@ fn kept_by(saved: &SavedActivations) -> Held {
                     PartActivations::Attention(None) => {}
                     PartActivations::Attention(Some(attention)) => {
                         tensors.extend([&attention.qkv, &attention.heads]);
+                        tensors.extend(attention.before_sums.iter().flatten());
                         statistics.push(&attention.lse);
                         for (tensor, stats) in attention.before_norms.iter().flatten() {
                             tensors.push(tensor);
@@ -144,23 +183,31 @@ fn blocks_keep_the_tensors_that_their_parts_declare() {
             let (_, saved) = model.forward_with_hook(&params, None, &mb, &mut |_, _| Ok(())).unwrap();
             let element = dtype.size_in_bytes();
             let what = || format!("{spec:?}, {dtype:?}, {recompute:?}");
-            let (layer, head) = (
-                planned(&decoder.layers.pattern()[0].kept(recompute), element),
-                planned(&decoder.head.kept(), element),
-            );
-            let planned_blocks = [(Vec::new(), 0), layer.clone(), layer, head];
+            let layers = decoder.layers.iter().map(|layer| planned(&layer.kept(recompute), element));
+            let head = planned(&decoder.head.kept(), element);
+            let planned_blocks: Vec<Held> = [(Vec::new(), 0)].into_iter().chain(layers).chain([head]).collect();
             assert_eq!(saved.iter().map(kept_by).collect::<Vec<_>>(), planned_blocks, "{}", what());
+            for (block, saved) in saved.iter().enumerate() {
+                let read: Vec<usize> = saved.carried.iter().map(|(place, _)| *place).collect();
+                assert_eq!(read, decoder.carried_read_by(block).into_iter().collect::<Vec<_>>(), "{}", what());
+            }
 
             // Inputs and gradients of products are all that the weights' gradients wait for, besides the norms' finished gradients.
             let (_, work) = model.backward_input(&params, saved, None, &mb).unwrap();
-            let mut found = [0, 0];
-            for task in &work[1] {
-                if let WeightGradientTask::Linear { x, dy, .. } = task {
-                    found = [found[0] + bytes(x), found[1] + bytes(&dy.tensor)];
+            for (work, layer) in work[1..].iter().zip(decoder.layers.iter()) {
+                let mut found = [0, 0];
+                for task in work {
+                    match task {
+                        WeightGradientTask::Linear { x, dy, .. } => {
+                            found = [found[0] + bytes(x), found[1] + bytes(&dy.tensor)];
+                        }
+                        WeightGradientTask::Table { dy, .. } => found[1] += bytes(dy),
+                        WeightGradientTask::Vector { .. } | WeightGradientTask::Embedding { .. } => {}
+                    }
                 }
+                let deferred = layer.deferred().map(|b| b.per_position * ROWS * LENGTH * element);
+                assert_eq!(found, deferred, "{}", what());
             }
-            let deferred = decoder.layers.pattern()[0].deferred().map(|b| b.per_position * ROWS * LENGTH * element);
-            assert_eq!(found, deferred, "{}", what());
         }
     }
 }
@@ -168,9 +215,11 @@ fn blocks_keep_the_tensors_that_their_parts_declare() {
 #[test]
 fn products_are_the_matrices_of_layers() {
     for spec in models() {
-        let matrices = parameters(&spec).into_iter().filter(|p| p.block == 1 && p.is_matrix());
-        let layers = spec.decoder().layers;
-        assert_eq!(matrices.map(|p| p.len()).sum::<usize>(), layers.pattern()[0].multiplications());
+        for (index, layer) in spec.decoder().layers.iter().enumerate() {
+            let matrices = parameters(&spec).into_iter().filter(|p| p.block == index + 1 && p.is_matrix());
+            let multiplied = matrices.filter(|p| p.role != ParamRole::Table);
+            assert_eq!(multiplied.map(|p| p.len()).sum::<usize>(), layer.multiplications());
+        }
     }
 }
 

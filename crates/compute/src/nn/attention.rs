@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor, bail};
 
-use super::{BackwardPass, DropoutSite, ForwardPass, Linear, Norm};
+use super::{BackwardPass, DropoutSite, ForwardPass, Linear, Norm, SumInputs, Sums};
 use crate::kernels::Gradient;
 use crate::kernels::attention::{self, AttentionMasks, AttentionShape};
 use crate::kernels::pointwise::{self, Rope};
@@ -20,6 +20,9 @@ pub struct Attention {
     pub qk_norm: Option<QkNorm>,
     pub rope: Option<Rope>,
     pub dropout: DropoutSite,
+    /// What replaces the values, and the outputs of the heads. Gates read the layer's input.
+    pub value: Sums,
+    pub attended: Sums,
 }
 
 /// RMSNorm of queries and keys.
@@ -38,7 +41,11 @@ pub struct AttentionActivations {
     pub(crate) heads: Tensor,
     pub(crate) lse: Tensor,
     pub(crate) before_norms: Option<NormInputs>,
+    pub(crate) before_sums: SumInputs,
 }
+
+/// Queries, keys and values; the inputs of norms; what the sums of values replaced.
+type Projected = (Tensor, Option<NormInputs>, SumInputs);
 
 /// The rows and statistics of the norms of queries and of keys.
 pub(crate) type NormInputs = [(Tensor, Tensor); 2];
@@ -92,9 +99,45 @@ impl Attention {
         Ok(())
     }
 
+    /// The first column and the width of values.
+    fn value_columns(&self) -> (usize, usize) {
+        let width = self.heads.kv * self.heads.width;
+        (self.heads.out_width() + width, width)
+    }
+
+    /// Replaces the values of `qkv`, in place.
+    fn replace_values(&self, pass: ForwardPass<'_>, x: &Tensor, qkv: &Tensor) -> Result<SumInputs> {
+        if self.value.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (from, width) = self.value_columns();
+        let (values, inputs) = self.value.forward(pass, pointwise::take_columns(qkv, from, width)?, Some(x))?;
+        pointwise::put_columns(qkv, &values, from)?;
+        Ok(inputs)
+    }
+
+    /// Replaces the gradients of replaced values by those of the values themselves. Returns what gates add to the gradient of `x`.
+    fn replace_values_backward(
+        &self,
+        pass: &mut BackwardPass<'_>,
+        x: &Tensor,
+        inputs: SumInputs,
+        dqkv: &Tensor,
+    ) -> Result<Option<Tensor>> {
+        if self.value.is_empty() {
+            return Ok(None);
+        }
+        let (from, width) = self.value_columns();
+        let dvalues = pointwise::take_columns(dqkv, from, width)?;
+        let (dvalues, dx) = self.value.backward(pass, inputs, Some(x), dvalues)?;
+        pointwise::put_columns(dqkv, &dvalues, from)?;
+        Ok(dx)
+    }
+
     /// The queries, keys and values of `x`, normed and rotated where the model does that.
-    fn project(&self, pass: ForwardPass<'_>, x: &Tensor, start: usize) -> Result<(Tensor, Option<NormInputs>)> {
+    fn project(&self, pass: ForwardPass<'_>, x: &Tensor, start: usize) -> Result<Projected> {
         let (qkv, seq) = (self.qkv.forward(pass, x)?, pass.mb.seq);
+        let before_sums = self.replace_values(pass, x, &qkv)?;
         let inputs = match &self.qk_norm {
             Some(qk_norm) if qk_norm.rotates_first => {
                 self.rotate(&qkv, seq, start, false)?;
@@ -106,12 +149,12 @@ impl Attention {
                 inputs
             }
         };
-        Ok((qkv, inputs))
+        Ok((qkv, inputs, before_sums))
     }
 
-    /// The forward before its last product.
+    /// The forward before its last product, and before what replaces the outputs of the heads.
     fn attend(&self, pass: ForwardPass<'_>, x: &Tensor) -> Result<AttentionActivations> {
-        let ((qkv, before_norms), mb) = (self.project(pass, x, 0)?, pass.mb);
+        let ((qkv, before_norms, before_sums), mb) = (self.project(pass, x, 0)?, pass.mb);
         let dropout = self.dropout.mask(mb);
         let masks = AttentionMasks {
             dropout: dropout.as_ref(),
@@ -119,13 +162,21 @@ impl Attention {
             documents: mb.documents.as_ref(),
         };
         let (heads, lse) = attention::attention(&qkv, self.shape(mb.batch, mb.seq), masks)?;
-        Ok(AttentionActivations { qkv, heads, lse, before_norms })
+        Ok(AttentionActivations { qkv, heads, lse, before_norms, before_sums })
+    }
+
+    /// The last product of the heads' outputs.
+    fn project_heads(&self, pass: ForwardPass<'_>, x: &Tensor, heads: &Tensor) -> Result<Tensor> {
+        if self.attended.is_empty() {
+            return self.out.forward(pass, heads);
+        }
+        self.out.forward(pass, &self.attended.forward(pass, heads.clone(), Some(x))?.0)
     }
 
     /// `x`: `[batch·seq, d_model]`. Returns the same shape.
     pub fn forward(&self, pass: ForwardPass<'_>, x: &Tensor) -> Result<(Tensor, AttentionActivations)> {
         let activations = self.attend(pass, x)?;
-        Ok((self.out.forward(pass, &activations.heads)?, activations))
+        Ok((self.project_heads(pass, x, &activations.heads)?, activations))
     }
 
     /// The forward for tokens from position `start` on, over the cached keys and values of the tokens before them. It is an error where
@@ -134,9 +185,9 @@ impl Attention {
         if pass.mb.documents.is_some() {
             bail!("a cache of keys and values has no documents")
         }
-        let ((qkv, _), mb) = (self.project(pass, x, start)?, pass.mb);
+        let ((qkv, ..), mb) = (self.project(pass, x, start)?, pass.mb);
         let heads = attention::attend_with_cache(&qkv, self.shape(mb.batch, mb.seq), start, cache)?;
-        self.out.forward(pass, &heads)
+        self.project_heads(pass, x, &heads)
     }
 
     /// `x` is the forward's input. Without `activations`, the forward is computed again from it. Returns dL/dx. Deferred tasks keep
@@ -150,18 +201,26 @@ impl Attention {
         dy: &Gradient,
     ) -> Result<Tensor> {
         let mb = pass.mb;
-        let AttentionActivations { qkv, heads, lse, before_norms } = match activations {
+        let AttentionActivations { qkv, heads, lse, before_norms, before_sums } = match activations {
             Some(activations) => activations,
             None => self.attend(pass.forward(), x)?,
         };
-        let dheads = self.out.backward(pass, &heads, dy)?;
+        let (dheads, gated_by_heads) = if self.attended.is_empty() {
+            (self.out.backward(pass, &heads, dy)?, None)
+        } else {
+            let (attended, inputs) = self.attended.forward(pass.forward(), heads.clone(), Some(x))?;
+            let dattended = self.out.backward(pass, &attended, dy)?;
+            drop(attended);
+            self.attended.backward(pass, inputs, Some(x), dattended)?
+        };
         let (shape, dropout) = (self.shape(mb.batch, mb.seq), self.dropout.mask(mb));
         let masks = AttentionMasks {
             dropout: dropout.as_ref(),
             valid_lengths: mb.valid_lengths.as_ref(),
             documents: mb.documents.as_ref(),
         };
-        let sums = self.qkv.bias.is_some() && self.rope.is_none() && self.qk_norm.is_none();
+        let is_changed = self.rope.is_some() || self.qk_norm.is_some() || !self.value.is_empty();
+        let sums = self.qkv.bias.is_some() && !is_changed;
         let dqkv = attention::attention_backward(&qkv, &heads, &lse, &dheads, shape, masks, sums)?;
         drop((qkv, heads, lse, dheads));
         match (&self.qk_norm, before_norms) {
@@ -178,6 +237,11 @@ impl Attention {
                 }
             }
         }
-        self.qkv.backward(pass, x, &dqkv)
+        let gated_by_values = self.replace_values_backward(pass, x, before_sums, &dqkv.tensor)?;
+        let dx = self.qkv.backward(pass, x, &dqkv)?;
+        for gates in [gated_by_heads, gated_by_values].into_iter().flatten() {
+            pointwise::add_assign(&dx, &gates)?;
+        }
+        Ok(dx)
     }
 }

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use super::{BackwardPass, DropoutSite, ForwardPass, Norm, WeightGradientTask};
+use super::{BackwardPass, Carried, DropoutSite, ForwardPass, Norm, Sums, WeightGradientTask};
 use crate::kernels::Gradient;
 use crate::kernels::embedding;
 use crate::nn::Params;
@@ -27,23 +27,38 @@ pub struct Embedding {
     pub positions: Positions,
     /// The norm of the sum of both.
     pub norm: Option<Norm>,
+    /// What follows the norm.
+    pub sums: Sums,
+    /// The tables whose rows layers read: their places among the carried tensors, and their parameters.
+    pub tables: Vec<(usize, usize)>,
     pub dropout: DropoutSite,
 }
 
 impl Embedding {
     /// Returns `[batch·seq, d_model]`. Token 0 of each row is at position `start`.
     pub fn forward(&self, pass: ForwardPass<'_>, start: usize) -> Result<Tensor> {
-        let x = self.rows(pass, start)?;
-        let x = match &self.norm {
-            Some(norm) => norm.forward(pass, &x)?.0,
-            None => x,
-        };
+        let x = self.sums.forward(pass, self.normed(pass, start)?, None)?.0;
         self.dropout.apply(&x, pass.mb)?;
         Ok(x)
     }
 
+    /// The tables' rows of each token, for the layers that read them.
+    pub fn table_rows(&self, pass: ForwardPass<'_>) -> Result<Carried> {
+        let ForwardPass { params, mb, .. } = pass;
+        let rows = |parameter| embedding::embed(&mb.ids, &params.parameter(parameter)?, None, None, mb.seq, 0);
+        self.tables.iter().map(|&(place, parameter)| Ok((place, rows(parameter)?))).collect()
+    }
+
+    fn normed(&self, pass: ForwardPass<'_>, start: usize) -> Result<Tensor> {
+        let x = self.rows(pass, start)?;
+        match &self.norm {
+            Some(norm) => Ok(norm.forward(pass, &x)?.0),
+            None => Ok(x),
+        }
+    }
+
     /// The sum of the tables' rows.
-    fn rows(&self, ForwardPass { params, mb }: ForwardPass<'_>, start: usize) -> Result<Tensor> {
+    fn rows(&self, ForwardPass { params, mb, .. }: ForwardPass<'_>, start: usize) -> Result<Tensor> {
         let positions = match &self.positions {
             Positions::None => None,
             Positions::Learned(p) => Some(params.parameter(*p)?),
@@ -53,9 +68,21 @@ impl Embedding {
         embedding::embed(&mb.ids, &table, self.scale, positions.as_ref(), mb.seq, start)
     }
 
-    /// Apart from the norm, whose input is computed again, the backward is one weight-gradient task. It keeps the gradient of the tables' rows.
+    /// Apart from the norm and the sums, whose inputs are computed again, the backward is weight-gradient tasks. They keep the gradients of the
+    /// tables' rows.
     pub fn backward(&self, pass: &mut BackwardPass<'_>, dy: &Gradient) -> Result<()> {
         let (mb, mut dy) = (pass.mb, self.dropout.backward(dy, pass.mb)?.tensor);
+        if !self.sums.is_empty() {
+            let inputs = self.sums.forward(pass.forward(), self.normed(pass.forward(), 0)?, None)?.1;
+            dy = self.sums.backward(pass, inputs, None, dy)?.0;
+        }
+        for (place, parameter) in &self.tables {
+            let (parameter, ids) = (*parameter, mb.ids.clone());
+            let rows = pass.carried_gradients.iter().position(|(of, _)| of == place);
+            if let Some((_, dy)) = rows.map(|index| pass.carried_gradients.remove(index)) {
+                pass.grads.accept(WeightGradientTask::Table { parameter, ids, dy })?;
+            }
+        }
         if let Some(norm) = &self.norm {
             let x = self.rows(pass.forward(), 0)?;
             let (_, stats) = norm.forward(pass.forward(), &x)?;

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor, bail};
 
-use super::{BackwardPass, ForwardPass, Linear, Norm};
+use super::{BackwardPass, ForwardPass, Linear, Norm, SumInputs, Sums};
 use crate::kernels::Gradient;
 use crate::kernels::embedding;
 use crate::kernels::loss::{self, LossOptions, Losses};
@@ -15,6 +15,8 @@ pub(crate) const LOGIT_ROWS: [usize; 2] = [256, 2048];
 /// The last block of a model.
 #[derive(Debug, Clone)]
 pub struct Head {
+    /// What precedes the norm.
+    pub sums: Sums,
     /// The norm before the projection, where the model has one.
     pub norm: Option<Norm>,
     /// Its weight is the embedding's own matrix where embeddings are tied.
@@ -25,6 +27,7 @@ pub struct Head {
 /// The activations that the head's backward needs. The only `[rows, vocab]` buffer already holds the logits' gradient.
 #[derive(Debug)]
 pub struct HeadActivations {
+    pub(crate) before_sums: SumInputs,
     /// Input and statistics of the norm.
     pub(crate) norm: Option<(Tensor, Tensor)>,
     /// Input of the projection.
@@ -35,6 +38,7 @@ pub struct HeadActivations {
 impl Head {
     /// `x`: `[batch·seq, d_model]`. Returns the loss of each token.
     pub fn forward(&self, pass: ForwardPass<'_>, x: Tensor) -> Result<(Losses, HeadActivations)> {
+        let (x, before_sums) = self.sums.forward(pass, x, None)?;
         let (normed, norm) = match &self.norm {
             Some(norm) => {
                 let (normed, stats) = norm.forward(pass, &x)?;
@@ -44,19 +48,23 @@ impl Head {
         };
         let (logits, mb) = (self.project.forward_aligned(pass, &normed)?, pass.mb);
         let losses = loss::cross_entropy(&logits, &mb.targets, mb.device_targets.as_ref(), Some(mb.scale), self.loss)?;
-        Ok((losses, HeadActivations { norm, normed, dlogits: logits }))
+        Ok((losses, HeadActivations { before_sums, norm, normed, dlogits: logits }))
     }
 
     /// Returns dL/dx for L = scale · Σ losses. Deferred tasks keep the projection's input and the logits' gradient, [rows,
     /// vocab].
     pub fn backward(&self, pass: &mut BackwardPass<'_>, activations: HeadActivations) -> Result<Gradient> {
-        let HeadActivations { norm, normed, dlogits } = activations;
+        let HeadActivations { before_sums, norm, normed, dlogits } = activations;
         let dnormed = self.project.backward(pass, &normed, &dlogits.into())?;
         drop(normed);
-        match (&self.norm, norm) {
-            (Some(layer), Some((x, stats))) => layer.backward(pass, &x, &stats, &dnormed, None),
-            _ => Ok(dnormed.into()),
+        let dx = match (&self.norm, norm) {
+            (Some(layer), Some((x, stats))) => layer.backward(pass, &x, &stats, &dnormed, None)?,
+            _ => dnormed.into(),
+        };
+        if self.sums.is_empty() {
+            return Ok(dx);
         }
+        Ok(self.sums.backward(pass, before_sums, None, dx.tensor)?.0.into())
     }
 
     /// Losses without a backward: logits only of rows that have a target, a few rows at a time.
@@ -67,6 +75,7 @@ impl Head {
         }
         let wanted: Vec<usize> = (0..mb.targets.len()).filter(|&r| mb.targets[r] != IGNORED_TARGET).collect();
         let mut losses = vec![0.0; mb.targets.len()];
+        let x = &self.sums.forward(pass, x.clone(), None)?.0;
         let rows_at_once = LOGIT_ROWS[usize::from(!x.device().is_cpu())];
         for rows in wanted.chunks(rows_at_once) {
             let logits = self.project.forward_aligned(pass, &self.normed_rows(pass, x, rows)?)?;
@@ -81,7 +90,8 @@ impl Head {
 
     /// Returns the logits of rows `rows` of `x`, `[rows.len(), vocab]`.
     pub fn logits(&self, pass: ForwardPass<'_>, x: &Tensor, rows: &[usize]) -> Result<Tensor> {
-        let logits = self.project.forward(pass, &self.normed_rows(pass, x, rows)?)?;
+        let x = self.sums.forward(pass, x.clone(), None)?.0;
+        let logits = self.project.forward(pass, &self.normed_rows(pass, &x, rows)?)?;
         if let Some(cap) = self.loss.cap {
             pointwise::softcap(&logits, cap)?;
         }

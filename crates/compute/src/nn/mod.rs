@@ -12,6 +12,7 @@ mod mlp;
 mod norm;
 mod params;
 mod pass;
+mod sums;
 pub(crate) mod transformer;
 mod weight_gradients;
 
@@ -24,6 +25,8 @@ pub use mlp::Mlp;
 pub use norm::{Norm, NormVector};
 pub use params::Params;
 pub(crate) use params::parameter_index;
+pub(crate) use sums::SumInputs;
 pub use pass::{BackwardPass, ForwardPass};
+pub use sums::{Carried, Equation, Stream, Sums, Term, TermTensor};
 pub use transformer::{LayerPart, Sublayer, TransformerLayer};
 pub use weight_gradients::{DeferredGradients, GradientSink, WeightGradientTask};

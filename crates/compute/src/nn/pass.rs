@@ -1,6 +1,6 @@
 //! The tensors that every layer of a pass works with.
 
-use super::{GradientSink, MicroBatch};
+use super::{Carried, GradientSink, MicroBatch};
 use crate::nn::Params;
 
 /// A forward pass of one micro-batch.
@@ -8,6 +8,18 @@ use crate::nn::Params;
 pub struct ForwardPass<'a> {
     pub params: &'a Params,
     pub mb: &'a MicroBatch,
+    /// The tensors beside the residual stream that the block reads.
+    pub carried: &'a Carried,
+}
+
+/// Nothing beside the residual stream.
+static NOTHING: Carried = Vec::new();
+
+impl<'a> ForwardPass<'a> {
+    /// A pass of a model without tensors beside the residual stream.
+    pub fn new(params: &'a Params, mb: &'a MicroBatch) -> Self {
+        Self { params, mb, carried: &NOTHING }
+    }
 }
 
 /// A backward pass of one micro-batch.
@@ -17,11 +29,20 @@ pub struct BackwardPass<'a> {
     pub mb: &'a MicroBatch,
     /// Receives the weight gradients.
     pub grads: GradientSink<'a>,
+    /// The tensors beside the residual stream that the block read.
+    pub carried: Carried,
+    /// Their gradients so far.
+    pub carried_gradients: Carried,
 }
 
 impl<'a> BackwardPass<'a> {
+    /// A pass of a model without tensors beside the residual stream.
+    pub fn new(params: &'a Params, mb: &'a MicroBatch, grads: GradientSink<'a>) -> Self {
+        Self { params, mb, grads, carried: Vec::new(), carried_gradients: Vec::new() }
+    }
+
     /// The pass that computes activations again.
-    pub(super) fn forward(&self) -> ForwardPass<'a> {
-        ForwardPass { params: self.params, mb: self.mb }
+    pub(super) fn forward(&self) -> ForwardPass<'_> {
+        ForwardPass { params: self.params, mb: self.mb, carried: &self.carried }
     }
 }

@@ -5,7 +5,7 @@ use candle_core::{Result, Tensor, bail};
 
 use super::attention::AttentionActivations;
 use super::mlp::MlpActivations;
-use super::{Attention, BackwardPass, DropoutSite, ForwardPass, Mlp, Norm};
+use super::{Attention, BackwardPass, DropoutSite, ForwardPass, Mlp, Norm, SumInputs, Sums};
 use crate::kernels::{Gradient, pointwise};
 use runner_spec::experiment::{NormPlace, Recompute};
 
@@ -13,6 +13,8 @@ use runner_spec::experiment::{NormPlace, Recompute};
 #[derive(Debug, Clone)]
 pub struct TransformerLayer {
     pub norm_place: NormPlace,
+    /// What replaces the input.
+    pub input: Sums,
     pub sublayers: Vec<Sublayer>,
     pub recompute: Recompute,
 }
@@ -37,7 +39,7 @@ pub enum LayerPart {
 /// The activations that a layer's backward needs.
 #[derive(Debug)]
 pub enum LayerActivations {
-    All(Vec<SublayerActivations>),
+    All(SumInputs, Vec<SublayerActivations>),
     /// The layer's input, from which the backward computes the others again.
     Input(Tensor),
 }
@@ -84,12 +86,14 @@ impl TransformerLayer {
     /// `x`: `[batch·seq, d_model]`. Returns the same shape.
     pub fn forward(&self, pass: ForwardPass<'_>, x: Tensor) -> Result<(Tensor, LayerActivations)> {
         let input = (self.recompute == Recompute::Block).then(|| x.clone());
+        let (x, before_sums) = self.input.forward(pass, x, None)?;
         let (y, activations) = self.run(pass, x, Purpose::Output)?;
-        Ok((y, input.map_or(LayerActivations::All(activations), LayerActivations::Input)))
+        Ok((y, input.map_or(LayerActivations::All(before_sums, activations), LayerActivations::Input)))
     }
 
     /// The forward for tokens from position `start` on, without a backward. `cache` belongs to the layer's attention.
     pub fn extend(&self, pass: ForwardPass<'_>, x: Tensor, cache: &Tensor, start: usize) -> Result<Tensor> {
+        let x = self.input.forward(pass, x, None)?.0;
         Ok(self.run(pass, x, Purpose::Decoding(cache, start))?.0)
     }
 
@@ -179,16 +183,22 @@ impl TransformerLayer {
         activations: LayerActivations,
         dy: &Gradient,
     ) -> Result<Gradient> {
-        let mut activations = match activations {
-            LayerActivations::All(activations) => activations,
-            LayerActivations::Input(x) => self.run(pass.forward(), x, Purpose::Activations)?.1,
+        let (before_sums, mut activations) = match activations {
+            LayerActivations::All(before_sums, activations) => (before_sums, activations),
+            LayerActivations::Input(x) => {
+                let (x, before_sums) = self.input.forward(pass.forward(), x, None)?;
+                (before_sums, self.run(pass.forward(), x, Purpose::Activations)?.1)
+            }
         };
         let mut dy = dy.clone();
         for sublayer in self.sublayers.iter().rev() {
             let Some(kept) = activations.pop() else { bail!("a layer has no activations of one of its parts") };
             dy = sublayer.backward(pass, kept, dy, self.norm_place)?;
         }
-        Ok(dy)
+        if self.input.is_empty() {
+            return Ok(dy);
+        }
+        Ok(self.input.backward(pass, before_sums, None, dy.tensor)?.0.into())
     }
 }
 

@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor, bail};
 
 use super::norm::NormVector;
 use super::{Embedding, Linear};
-use crate::kernels::{Gradient, pointwise};
+use crate::kernels::{Gradient, embedding, pointwise};
 use crate::nn::Params;
 
 /// Receives weight gradients from a backward. Both variants add the same numbers in the same order.
@@ -26,6 +26,8 @@ pub enum WeightGradientTask {
     Vector { parameter: usize, gradient: Tensor },
     /// Rows of the embedding's tables: `dy` is the gradient before the dropout mask.
     Embedding { layer: Embedding, ids: Tensor, seq: usize, dy: Tensor },
+    /// Rows of a table that was added in a sum.
+    Table { parameter: usize, ids: Tensor, dy: Tensor },
 }
 
 /// The weight gradients of one block that are still to be added. The tasks of a layer keep the inputs of its linear layers and
@@ -114,6 +116,9 @@ impl WeightGradientTask {
                 grads.accumulate(parameter, 1, |sum| pointwise::add_assign(sum, &gradient))
             }
             Self::Embedding { layer, ids, seq, dy } => layer.backward_weight(grads, &ids, seq, &dy),
+            Self::Table { parameter, ids, dy } => {
+                grads.accumulate(parameter, 1, |table| embedding::embed_backward(table, &ids, None, &dy))
+            }
         }
     }
 }

@@ -68,7 +68,7 @@ mod tests {
     use crate::optim;
     use crate::state::TrainState;
     use runner_spec::model::layout::ParamLayout;
-    use runner_spec::model::{ParamInit, ParamSpec};
+    use runner_spec::model::{ParamInit, ParamRole, ParamSpec};
     use runner_spec::optimizer::{AdamW, GroupOptions, MuonScale, Optimizer};
 
     type Matrix = Vec<Vec<f64>>;
@@ -116,6 +116,7 @@ mod tests {
             shape: shape.to_vec(),
             init: ParamInit::Zeros,
             block,
+            role: ParamRole::Weight,
         };
         let has_one = |spec: &ParamSpec| muon.update_of(spec, 2).moments == 1;
         Arc::new(ParamLayout::with_fewer_moments(SHAPES.into_iter().map(spec).collect(), has_one))

@@ -8,7 +8,7 @@ use runner_spec::experiment::task_key;
 use runner_spec::experiment::{Batch, Eval, Family, Model, WeightInit};
 use runner_spec::format::{choice_name, division, json_value};
 use runner_spec::model::{BrokenRule, DEFAULT_ROPE_THETA, ModelOptions};
-use runner_spec::model::{HeadMistake, head_mistakes};
+use runner_spec::model::{HeadMistake, Heads, head_mistakes};
 use runner_weights::{CONTEXT, Difference, differences};
 use serde_json::Value;
 
@@ -59,8 +59,9 @@ impl Resolver<'_> {
         };
         self.check_heads(raw, family, heads, d_model);
         let options = ModelOptions::of_section(json_value(raw));
-        let head_dim = options.head_dim.unwrap_or(d_model / heads);
-        for BrokenRule { keys, message, advice } in options.broken_rules(family, head_dim) {
+        let width = options.head_dim.unwrap_or(d_model / heads);
+        let heads_of = Heads { queries: heads, kv: raw.kv_heads.unwrap_or(heads), width };
+        for BrokenRule { keys, message, advice } in options.broken_rules(family, layers, d_model, heads_of) {
             let keys: Vec<String> = keys.iter().map(|key| format!("model.{key}")).collect();
             self.error(&keys.iter().map(String::as_str).collect::<Vec<_>>(), message, advice);
         }

@@ -36,8 +36,12 @@ impl<'a> ChunkDecoder<'a> {
         Self { model, params, cache: None }
     }
 
-    /// Runs `feed` through the chunk, given what the chunk before it returned (`[batch·n, d_model]`; nothing for the first,
-    /// which reads the ids). Returns the same for the next chunk, or the logits from a chunk with the head.
+    /// The first entry of the block list that the chunk has.
+    pub fn first_block(&self) -> usize {
+        self.model.range.start
+    }
+
+    /// Runs `feed` through the chunk, given what the chunk before it returned, nothing for the first. Returns the same for the next chunk, or the logits from a chunk with the head.
     ///
     /// # Errors
     /// If the feed does not follow on what was fed before, or does not fit the chunk.

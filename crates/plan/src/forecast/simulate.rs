@@ -13,12 +13,19 @@ use runner_spec::forecast::{Activity, ForecastSpan};
 use runner_spec::program::{Instruction, Program};
 use runner_spec::topology::Lane;
 
+/// What flows of micro-batch `mb` into `block` of the block list, or its gradient.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Message {
+    pub mb: usize,
+    pub block: usize,
+}
+
 /// The times from which a step is simulated.
 pub(crate) trait StepCosts {
     /// Seconds that `stage` computes for `instruction`.
     fn compute(&self, stage: usize, program: &Program, instruction: &Instruction) -> f64;
     /// A micro-batch's activations, or their gradients, from stage `from` to stage `to`.
-    fn message(&self, from: usize, to: usize, program: &Program, mb: usize) -> Transfer;
+    fn message(&self, from: usize, to: usize, program: &Program, of: Message) -> Transfer;
     /// True if the replicas of a stage copy what they exchange themselves, and cannot compute meanwhile.
     fn replicas_copy(&self, _stage: usize) -> bool {
         false
@@ -132,10 +139,12 @@ impl<P: StepCosts> Simulation<'_, P> {
     fn step(&mut self, stage: usize, instruction: Instruction) -> bool {
         let program = self.programs[stage];
         match instruction {
-            Instruction::SendActivation { mb, to, .. } => self.send(stage, to, Lane::Activation, mb),
-            Instruction::SendGradient { mb, to, .. } => self.send(stage, to, Lane::Gradient, mb),
-            Instruction::RecvActivation { mb, from, .. } => self.receive(stage, from, Lane::Activation, mb),
-            Instruction::RecvGradient { mb, from, .. } => self.receive(stage, from, Lane::Gradient, mb),
+            Instruction::SendActivation { mb, chunk, to } => self.send(stage, to, Lane::Activation, (mb, chunk)),
+            Instruction::SendGradient { mb, chunk, to } => self.send(stage, to, Lane::Gradient, (mb, chunk)),
+            Instruction::RecvActivation { mb, chunk, from } => {
+                self.receive(stage, from, Lane::Activation, (mb, chunk))
+            }
+            Instruction::RecvGradient { mb, chunk, from } => self.receive(stage, from, Lane::Gradient, (mb, chunk)),
             Instruction::AllReduce { .. }
             | Instruction::ReduceScatter { .. }
             | Instruction::PrefetchParameters { .. } => {
@@ -198,8 +207,9 @@ impl<P: StepCosts> Simulation<'_, P> {
         }
     }
 
-    fn send(&mut self, from: usize, to: usize, lane: Lane, mb: usize) -> bool {
-        let transfer = self.costs.message(from, to, self.programs[from], mb);
+    fn send(&mut self, from: usize, to: usize, lane: Lane, (mb, chunk): (usize, usize)) -> bool {
+        let message = Message { mb, block: self.programs[from].sent_at(chunk, lane) };
+        let transfer = self.costs.message(from, to, self.programs[from], message);
         let slots = self.slots;
         let channel = self.channels.entry((from, to, lane)).or_default();
         let rank = &mut self.ranks[from];
@@ -219,8 +229,9 @@ impl<P: StepCosts> Simulation<'_, P> {
         true
     }
 
-    fn receive(&mut self, stage: usize, from: usize, lane: Lane, mb: usize) -> bool {
-        let transfer = self.costs.message(from, stage, self.programs[from], mb);
+    fn receive(&mut self, stage: usize, from: usize, lane: Lane, (mb, chunk): (usize, usize)) -> bool {
+        let message = Message { mb, block: self.programs[stage].received_at(chunk, lane) };
+        let transfer = self.costs.message(from, stage, self.programs[from], message);
         let channel = self.channels.entry((from, stage, lane)).or_default();
         let Some(&(arrival, under_way)) = channel.sent.get(channel.received.len()) else { return false };
         let rank = &mut self.ranks[stage];
@@ -324,7 +335,7 @@ impl StepCosts for UnitCosts {
         }
     }
 
-    fn message(&self, _: usize, _: usize, _: &Program, _: usize) -> Transfer {
+    fn message(&self, _: usize, _: usize, _: &Program, _: Message) -> Transfer {
         Transfer::default()
     }
 

@@ -4,7 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 
 use crate::forecast::block_time::{BlockKindSeconds, BlockTimer};
 use crate::forecast::cost::block_params;
-use crate::forecast::simulate::{StepCosts, Transfer};
+use crate::forecast::simulate::{Message, StepCosts, Transfer};
+use crate::forecast::wire::message_bytes;
 use crate::ranks::shard::gathered_element_bytes;
 use runner_spec::cluster::{ClusterFacts, DeviceFacts};
 use runner_spec::experiment::Optimizer;
@@ -267,11 +268,9 @@ impl StepCosts for PlanCosts<'_> {
         }
     }
 
-    fn message(&self, from: usize, to: usize, program: &Program, mb: usize) -> Transfer {
+    fn message(&self, from: usize, to: usize, program: &Program, Message { mb, block }: Message) -> Transfer {
         let link = self.links[from].peers[to];
-        let element = precision::activation_bytes(program.precision) as f64;
-        let positions = (program.batch.rows(mb).1 * program.batch.length) as f64;
-        let bytes = positions * program.model.d_model as f64 * element;
+        let bytes = message_bytes(program, program.batch.rows(mb).1 as u64, block) as f64;
         Transfer {
             latency: link.latency,
             seconds: bytes / link.bytes_per_second,

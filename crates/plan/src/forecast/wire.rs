@@ -6,6 +6,7 @@ use crate::ranks::shard::gathered_element_bytes;
 use runner_spec::plan::Plan;
 use runner_spec::precision;
 use runner_spec::program::{Instruction, Program};
+use runner_spec::topology::Lane;
 
 /// The bytes that all ranks of `plan` together send in a step: activations, gradients and weights. A sum over n replicas moves 2(n − 1)
 /// times its bytes, as a ring does, and one into the replica that updates them half of that. Counts of tokens and norms are left out.
@@ -19,11 +20,10 @@ pub(crate) fn bytes_sent_by_stage(program: &Program) -> u64 {
     let (params, replicas) = (block_params(&program.model), program.mesh.replicas as u64);
     let element = precision::state_bytes(program.master_weights);
     let gradients = |bucket: usize| element * gradient_elements(&params, program, program.buckets[bucket]);
+    let sent_rows = |mb, edge| replicas * message_bytes(program, program.batch.rows(mb).1 as u64, edge);
     let sent = |instruction: &Instruction| match *instruction {
-        Instruction::SendActivation { mb, .. } | Instruction::SendGradient { mb, .. } => {
-            let rows = program.batch.rows(mb).1 as u64;
-            replicas * message_bytes(program, rows)
-        }
+        Instruction::SendActivation { mb, chunk, .. } => sent_rows(mb, program.sent_at(chunk, Lane::Activation)),
+        Instruction::SendGradient { mb, chunk, .. } => sent_rows(mb, program.sent_at(chunk, Lane::Gradient)),
         Instruction::AllReduce { bucket } => 2 * (replicas - 1) * gradients(bucket),
         Instruction::ReduceScatter { bucket } | Instruction::ReduceToRoot { bucket } => {
             (replicas - 1) * gradients(bucket)
@@ -38,8 +38,8 @@ pub(crate) fn bytes_sent_by_stage(program: &Program) -> u64 {
     program.step.iter().map(sent).fold(0, u64::saturating_add)
 }
 
-/// The bytes of the activations of `rows` rows between two layers, or of their gradients.
-pub(crate) fn message_bytes(program: &Program, rows: u64) -> u64 {
-    let numbers = rows.saturating_mul((program.batch.length * program.model.d_model) as u64);
+/// The bytes of `rows` rows that flow into `block`, or of their gradients.
+pub(crate) fn message_bytes(program: &Program, rows: u64, block: usize) -> u64 {
+    let numbers = rows.saturating_mul((program.batch.length * program.model.width_to(block)) as u64);
     numbers.saturating_mul(precision::activation_bytes(program.precision))
 }

@@ -23,7 +23,7 @@ pub fn topology(program: &Program, slots: usize, element: usize) -> Topology {
 
 /// Elements of the longest message.
 pub(crate) fn longest_message(program: &Program) -> usize {
-    let d = program.model.d_model;
+    let d = program.model.decoder().widest();
     let training = program.batch.micro_batch.saturating_mul(program.batch.length);
     let choice =
         if program.eval.choice_items.is_some() { EVAL_TOKENS_PER_FORWARD.max(program.model.context_length) } else { 0 };

@@ -260,7 +260,6 @@ impl<'a> Evaluator<'a> {
             let step = step_instructions(first, &passes[0], self.experiment.train.clip_norm);
             return bytes_sent_by_stage(&Program { step, ..first.clone() });
         }
-        let parts = (first.mesh.stages * first.chunks.len()) as u64;
         let rows = first.batch.sequences as u64;
         let (element, others) = (precision::state_bytes(first.master_weights), first.mesh.replicas as u64 - 1);
         let of_stage = |(program, _): &(Program, Vec<usize>)| {
@@ -271,7 +270,9 @@ impl<'a> Evaluator<'a> {
             others * total * (2 * element + gathered) + (others + 1) * tied * element
         };
         let sums: u64 = ranks.stages.iter().map(|members| of_stage(&members[0])).sum();
-        2 * (parts - 1) * message_bytes(first, rows) + sums
+        let starts = ranks.stages.iter().flat_map(|members| &members[0].0.chunks).map(|chunk| chunk.start);
+        let messages = starts.filter(|start| *start > 0).map(|start| 2 * message_bytes(first, rows, start));
+        messages.sum::<u64>() + sums
     }
 
     fn costs<'r>(&'r self, ranks: &'r Representatives) -> Result<PlanCosts<'r>, Unfit> {

@@ -1,11 +1,13 @@
 //! A decoder as a composition of parts.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::options::LayerOptions;
-use super::parts::{Embedding, Head, Layer, PartParameter};
+use super::parts::{Embedding, Head, Layer, PartParameter, Recompute, Sums};
 use super::rope::Rotary;
 use super::spec::ModelSpec;
+use super::wiring::{Carried, CarriedTensor, LayerSums, Lowering, Shape, Wiring};
 
 /// The parts of a model: the embedding, the layers, the head.
 #[derive(Debug, Clone)]
@@ -13,6 +15,8 @@ pub struct Decoder {
     pub embedding: Embedding,
     pub layers: Layers,
     pub head: Head,
+    /// The tensors that flow from block to block beside the residual stream.
+    pub carried: Vec<Carried>,
 }
 
 /// The layers of a model: a pattern that is repeated from the first layer on. Models whose layers are alike have a pattern of one.
@@ -26,15 +30,33 @@ impl ModelSpec {
     /// The composition of this model: its sizes and options, with the defaults of its family.
     pub fn decoder(&self) -> Decoder {
         let options = &self.options.pattern;
-        let layer = |of: &LayerOptions| std::iter::repeat_n(Layer::new(self, of), of.layers);
-        let pattern = if options.is_empty() {
-            vec![Layer::new(self, &LayerOptions::default())]
+        // The rules are checked before a model is made.
+        let (Wiring { embedding, layers: sums, head, carried }, _) =
+            Lowering::new(&self.options, Shape::of(self)).lower();
+        let listed = options.iter().flat_map(|of| std::iter::repeat_n(of, of.layers));
+        let pattern = if !sums.is_empty() {
+            let plain = LayerOptions::default();
+            let listed: Vec<&LayerOptions> = if options.is_empty() { vec![&plain] } else { listed.collect() };
+            let layers = sums.into_iter().zip(listed.into_iter().cycle());
+            shortest_period(layers.map(|(sums, of)| Layer::new(self, of, sums)).collect())
+        } else if options.is_empty() {
+            vec![Layer::new(self, &LayerOptions::default(), LayerSums::default())]
         } else {
-            options.iter().flat_map(layer).take(self.layers.max(1)).collect()
+            let listed = listed.take(self.layers.max(1));
+            listed.map(|of| Layer::new(self, of, LayerSums::default())).collect()
         };
         let layers = Layers { pattern, count: self.layers };
-        Decoder { embedding: Embedding::new(self), layers, head: Head::new(self) }
+        let embedding = Embedding::new(self, embedding, &carried);
+        Decoder { embedding, layers, head: Head::new(self, head), carried }
     }
+}
+
+/// The shortest list that gives `layers` when it is repeated.
+fn shortest_period(mut layers: Vec<Layer>) -> Vec<Layer> {
+    let repeats = |period: &usize| layers.iter().enumerate().all(|(index, layer)| *layer == layers[index % period]);
+    let period = (1..=layers.len()).find(repeats).unwrap_or(0);
+    layers.truncate(period);
+    layers
 }
 
 impl Decoder {
@@ -51,6 +73,54 @@ impl Decoder {
 }
 
 impl Decoder {
+    /// The carried tensors that are handed on to `block`, with their places in the list.
+    pub fn carried_to(&self, block: usize) -> impl Iterator<Item = (usize, &Carried)> {
+        self.carried.iter().enumerate().filter(move |(_, carried)| carried.is_handed_to(block))
+    }
+
+    /// Numbers of one position that are handed on to `block`: the residual stream, and the carried tensors.
+    pub(super) fn width_to(&self, block: usize) -> usize {
+        self.embedding.width + self.carried_to(block).map(|(_, carried)| carried.width).sum::<usize>()
+    }
+
+    /// The places of the carried tensors that `blocks`, a part of the block list, keep for their backward, apart from those that are the
+    /// kept input of a block.
+    pub fn carried_kept(&self, blocks: &Range<usize>, recompute: Recompute) -> impl Iterator<Item = usize> {
+        self.carried.iter().enumerate().filter_map(move |(place, carried)| {
+            let is_read = blocks.clone().any(|block| self.carried_read_by(block).contains(&place));
+            let next = carried.from + 1;
+            let is_input = carried.of == CarriedTensor::Output
+                && blocks.contains(&carried.from)
+                && blocks.contains(&next)
+                && (recompute == Recompute::Block || self.input_sums(next).is_none_or(Sums::keeps_input));
+            (is_read && !is_input).then_some(place)
+        })
+    }
+
+    /// What replaces the input of `block`, a layer or the head.
+    fn input_sums(&self, block: usize) -> Option<&Sums> {
+        let layer = self.layers.iter().nth(block.checked_sub(1)?);
+        Some(layer.map_or(&self.head.sums, |layer| &layer.input))
+    }
+
+    /// The most that [`Self::width_to`] returns.
+    pub fn widest(&self) -> usize {
+        // It grows where a tensor is first handed on.
+        let starts = self.carried.iter().map(|carried| self.width_to(carried.from + 1));
+        starts.max().unwrap_or(self.embedding.width)
+    }
+
+    /// The carried tensors that `block` reads.
+    pub fn carried_read_by(&self, block: usize) -> BTreeSet<usize> {
+        match block.checked_sub(1) {
+            None => BTreeSet::new(),
+            Some(index) => match self.layers.iter().nth(index) {
+                Some(layer) => layer.sums().flat_map(Sums::carried).collect(),
+                None => self.head.sums.carried().collect(),
+            },
+        }
+    }
+
     /// The names of the parameters that make what layers add to the residual stream.
     pub fn layer_outputs(&self) -> impl Iterator<Item = String> {
         self.layers.iter().enumerate().flat_map(|(index, layer)| layer.output_names(index))
@@ -117,7 +187,7 @@ mod tests {
         let layer = |mask| {
             let mut spec = ModelSpec::with_defaults(Family::Llama, [9, 8, 7, 2, 8]);
             spec.options.mask = mask;
-            Layer::new(&spec, &LayerOptions::default())
+            Layer::new(&spec, &LayerOptions::default(), LayerSums::default())
         };
         Layers { pattern: [Mask::Causal, Mask::Causal, Mask::Full].map(layer).into(), count: 7 }
     }
@@ -142,8 +212,8 @@ mod tests {
     #[test]
     fn layers_that_differ_have_their_own_parameters() {
         let spec = ModelSpec { layers: 7, ..ModelSpec::with_defaults(Family::Llama, [9, 8, 7, 2, 8]) };
-        let narrow = Layer::new(&ModelSpec { d_ff: 16, ..spec.clone() }, &LayerOptions::default());
-        let wide = Layer::new(&ModelSpec { d_ff: 24, ..spec.clone() }, &LayerOptions::default());
+        let narrow = Layer::new(&ModelSpec { d_ff: 16, ..spec.clone() }, &LayerOptions::default(), LayerSums::default());
+        let wide = Layer::new(&ModelSpec { d_ff: 24, ..spec.clone() }, &LayerOptions::default(), LayerSums::default());
         let decoder = Decoder { layers: Layers { pattern: vec![narrow, wide], count: 7 }, ..spec.decoder() };
         let widths: Vec<usize> = decoder
             .parameters()

@@ -13,6 +13,9 @@ pub enum ParamInit {
     Zeros,
     /// All 1.
     Ones,
+    Constant {
+        value: f64,
+    },
     /// Drawn from the normal distribution with mean 0.
     Normal { std: f64 },
     /// Drawn uniformly within ± `bound`.

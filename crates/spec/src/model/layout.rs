@@ -156,7 +156,7 @@ pub fn join_ranges(ranges: impl Iterator<Item = Range<usize>>) -> Vec<Range<usiz
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::ParamInit;
+    use crate::model::{ParamInit, ParamRole};
 
     fn layout(lengths: &[usize]) -> ParamLayout {
         let spec = |(index, &length): (usize, &usize)| ParamSpec {
@@ -164,6 +164,7 @@ mod tests {
             shape: vec![length],
             init: ParamInit::Zeros,
             block: 0,
+            role: ParamRole::Weight,
         };
         ParamLayout::new(lengths.iter().enumerate().map(spec).collect())
     }

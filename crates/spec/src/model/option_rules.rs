@@ -1,25 +1,29 @@
 //! Rules about several options of a model.
 
 use super::family::Family;
+use super::heads::Heads;
 use super::mask::Mask;
 use super::options::{LayerOptions, ModelOptions};
 use super::rope::RopeScaling;
+use super::wiring::{Lowering, Shape};
 
 /// A rule that options break.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrokenRule {
     /// The keys of the `model` section, the one at fault first.
-    pub keys: Vec<&'static str>,
+    pub keys: Vec<String>,
     pub message: String,
     pub advice: String,
 }
 
 impl ModelOptions {
-    /// The rules that these options break in a model of `family`, whose heads are `head_dim` wide.
-    pub fn broken_rules(&self, family: Family, head_dim: usize) -> Vec<BrokenRule> {
-        let mut broken = Vec::new();
-        let mut breaks = |keys: &[&'static str], message: String, advice: &str| {
-            broken.push(BrokenRule { keys: keys.to_vec(), message, advice: advice.to_owned() });
+    /// The rules that these options break in a model of `family` with `layers` layers, `d_model` wide, with these heads.
+    pub fn broken_rules(&self, family: Family, layers: usize, d_model: usize, heads: Heads) -> Vec<BrokenRule> {
+        let head_dim = heads.width;
+        let mut broken = Lowering::new(self, Shape::for_rules(layers, d_model, heads)).lower().1;
+        let mut breaks = |keys: &[&str], message: String, advice: &str| {
+            let keys = keys.iter().map(|key| (*key).to_owned()).collect();
+            broken.push(BrokenRule { keys, message, advice: advice.to_owned() });
         };
         let has_window = self.window.is_some() || self.pattern.iter().any(|layer| layer.window.is_some());
         if has_window && self.mask == Mask::Full {
@@ -146,11 +150,13 @@ impl RopeScaling {
 mod tests {
     use super::*;
 
+    const HEADS: Heads = Heads { queries: 2, kv: 2, width: 8 };
+
     #[test]
     fn options_that_contradict_each_other_are_named() {
         let broken = |options: ModelOptions| {
-            let rules = options.broken_rules(Family::Llama, 8);
-            rules.into_iter().map(|rule| rule.keys[0]).collect::<Vec<_>>()
+            let rules = options.broken_rules(Family::Llama, 2, 16, HEADS);
+            rules.into_iter().map(|rule| rule.keys[0].clone()).collect::<Vec<_>>()
         };
         let base = ModelOptions::default;
         let pattern = |layer: LayerOptions| ModelOptions { pattern: vec![layer], ..base() };
@@ -172,6 +178,6 @@ mod tests {
             RopeScaling::Llama3 { factor: 8.0, low_freq_factor: 4.0, high_freq_factor: 4.0, original_context: 8192 };
         assert_eq!(broken(ModelOptions { rope_scaling: scaling, ..base() }), ["rope_scaling"]);
         let rotated = pattern(LayerOptions { rope: false, ..LayerOptions::default() });
-        assert_eq!(rotated.broken_rules(Family::Gpt2, 8).len(), 1);
+        assert_eq!(rotated.broken_rules(Family::Gpt2, 2, 16, HEADS).len(), 1);
     }
 }

@@ -12,6 +12,7 @@ use super::mask::Mask;
 use super::pytorch_init::PytorchEmbedding;
 use super::rope::RopeScaling;
 use super::spec::DEFAULT_ROPE_THETA;
+use super::values::{NamedValues, Sums};
 use crate::format::json_value;
 use crate::serde_defaults::{is_default, is_true};
 
@@ -184,6 +185,12 @@ pub struct ModelOptions {
     /// The layers that differ, from the first layer on; the list is repeated.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pattern: Vec<LayerOptions>,
+    /// The tensors and coefficients that sums name.
+    #[serde(skip_serializing_if = "is_default")]
+    pub values: NamedValues,
+    /// What replaces tensors at five places.
+    #[serde(skip_serializing_if = "is_default")]
+    pub sums: Sums,
     /// Initial weights as PyTorch's modules have them, embedding and head as this says. Not a key of a file: `init` gives it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pytorch_init: Option<PytorchEmbedding>,
@@ -213,6 +220,8 @@ impl Default for ModelOptions {
             z_loss: 0.0,
             embedding_norm: false,
             pattern: Vec::new(),
+            values: NamedValues::new(),
+            sums: Sums::default(),
             pytorch_init: None,
         }
     }
@@ -244,7 +253,7 @@ pub struct OptionKey {
 }
 
 /// The options in the order in which files and plans show them, with the defaults of `family`.
-pub fn option_keys(family: Family) -> [OptionKey; 21] {
+pub fn option_keys(family: Family) -> [OptionKey; 23] {
     let defaults = family.defaults();
     let option = |key, default, words| OptionKey { key, default, words };
     [
@@ -269,6 +278,8 @@ pub fn option_keys(family: Family) -> [OptionKey; 21] {
         option("z_loss", json!(0.0), "z-loss × {}"),
         option("embedding_norm", json!(false), "norm of the embedding"),
         option("pattern", json!([]), "layers: {}"),
+        option("values", json!({}), "values: {}"),
+        option("sums", json!({}), "sums: {}"),
     ]
 }
 
@@ -295,6 +306,7 @@ impl ModelOptions {
         let scale = 1.0 / (self.head_dim.unwrap_or(head_dim) as f64).sqrt();
         self.attention_scale = self.attention_scale.filter(|given| *given != scale);
         self.rope_fraction = self.rope_fraction.filter(|fraction| *fraction != 1.0);
+        self.sums = self.sums.canonical();
         (self, theta)
     }
 
@@ -343,6 +355,18 @@ impl ModelOptions {
         (self.window, self.rope_scaling) = (shared, scaling);
         self.pattern = if pattern == [LayerOptions::default()] { Vec::new() } else { pattern };
         theta
+    }
+
+    /// True if layer `layer` has attention.
+    pub(super) fn layer_has_attention(&self, layer: usize) -> bool {
+        let all: usize = self.pattern.iter().map(|entry| entry.layers).sum();
+        let Some(mut left) = layer.checked_rem(all) else { return true };
+        let entry = self.pattern.iter().find(|entry| {
+            let is_it = left < entry.layers;
+            left = left.saturating_sub(entry.layers);
+            is_it
+        });
+        entry.is_none_or(|entry| entry.attention)
     }
 
     /// The options that change what a trained model computes.

@@ -3,6 +3,20 @@
 use serde::{Deserialize, Serialize};
 
 use super::initial::ParamInit;
+use crate::serde_defaults::is_default;
+
+/// What a parameter is for, where shape and place do not say it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ParamRole {
+    /// A matrix of a product, a gain, a bias, or the embedding.
+    #[default]
+    Weight,
+    /// Rows that tokens look up, beside the embedding.
+    Table,
+    /// Part of a coefficient in a sum.
+    Coefficient,
+}
 
 /// One parameter of a model, under its Hugging Face name. Matrices are `[out, in]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -12,6 +26,8 @@ pub struct ParamSpec {
     pub init: ParamInit,
     /// The entry of the block list that owns it.
     pub block: usize,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub role: ParamRole,
 }
 
 impl ParamSpec {

@@ -8,6 +8,7 @@ mod layer;
 mod mlp;
 mod norm;
 mod part;
+mod sum;
 
 pub use attention::Attention;
 pub use embedding::{Embedding, Positions};
@@ -16,3 +17,5 @@ pub use layer::{Layer, LayerPart, Recompute, Sublayer};
 pub use mlp::{Mlp, MlpKind};
 pub use norm::Norm;
 pub use part::{Buffer, Linear, Part, PartParameter, Place, Rows};
+pub(super) use part::buffer;
+pub use sum::{Equation, GateCoefficient, ScalarCoefficient, Sums, Term, TermTensor};

@@ -96,6 +96,11 @@ impl ModelSpec {
         Heads { queries: self.heads, kv: self.kv_heads, width: self.head_dim() }
     }
 
+    /// Numbers of one position that flow into `block`, an entry of the block list.
+    pub fn width_to(&self, block: usize) -> usize {
+        if self.options.sums.is_empty() { self.d_model } else { self.decoder().width_to(block) }
+    }
+
     /// The number of layers among `blocks`, a part of the block list.
     pub fn layers_in(&self, blocks: Range<usize>) -> usize {
         blocks.end.min(self.layers + 1).saturating_sub(blocks.start.max(1))

@@ -146,7 +146,7 @@ impl Optimizer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::ParamInit;
+    use crate::model::{ParamInit, ParamRole};
     use crate::optimizer::{AdamW, Decays, Lion, Muon, Sgd};
 
     const NAMES: [(&str, &[usize], usize); 5] = [
@@ -163,6 +163,7 @@ mod tests {
             shape: shape.to_vec(),
             init: ParamInit::Zeros,
             block,
+            role: ParamRole::Weight,
         };
         NAMES.into_iter().map(spec).collect()
     }

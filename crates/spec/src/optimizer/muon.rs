@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{AdamW, Decays, Optimizer, OptimizerDescription};
 use crate::diagnostic::KeyMistake;
-use crate::model::ParamSpec;
+use crate::model::{ParamRole, ParamSpec};
 use crate::serde_defaults::is_default;
 
 /// Momentum whose direction is made orthogonal, for the matrices of layers (Jordan et al. 2024). `adamw` updates the embeddings, the head,
@@ -77,9 +77,10 @@ impl Default for Muon {
 }
 
 impl Muon {
-    /// True if Muon itself updates `parameter` in a model of `layers` layers: matrices of layers.
+    /// True if Muon itself updates `parameter` in a model of `layers` layers: matrices of layers that multiply activations.
     pub(super) fn orthogonalizes(parameter: &ParamSpec, layers: usize) -> bool {
-        parameter.shape.len() == 2 && (1..=layers).contains(&parameter.block)
+        let multiplies = parameter.role == ParamRole::Weight && parameter.shape.len() == 2;
+        multiplies && (1..=layers).contains(&parameter.block)
     }
 
     /// The learning rate of `adamw`, as a multiple of the other one.

@@ -7,13 +7,13 @@ use candle_core::{Device, Result, Tensor, bail};
 
 use super::clock::{Repetitions, stopwatch, timed};
 use runner_compute::kernels::optimizer;
-use runner_compute::model::{Model, Output, Params, init};
+use runner_compute::model::{Model, Output, Params, Stream, init};
 use runner_compute::nn::MicroBatch;
 use runner_compute::optim;
 use runner_compute::state::TrainState;
 use runner_spec::experiment::{Family, Optimizer};
 use runner_spec::model::layout::ParamLayout;
-use runner_spec::model::{ModelSpec, ParamInit, ParamSpec, parameters};
+use runner_spec::model::{ModelSpec, ParamInit, ParamRole, ParamSpec, parameters};
 use runner_spec::rates::{ConcurrentLoad, EmbeddingPoint, HeadPoint, LayerPoint, UpdatePoint};
 
 const SEED: u64 = 1;
@@ -76,7 +76,13 @@ pub(super) fn update(busy: ConcurrentLoad, parameters: usize, repetitions: Repet
     let default = Optimizer::default();
     let [seconds] = timed(busy, repetitions, || {
         let (shape, init) = (vec![1, parameters], ParamInit::Zeros);
-        let layout = Arc::new(ParamLayout::new(vec![ParamSpec { name: String::new(), shape, init, block: 0 }]));
+        let layout = Arc::new(ParamLayout::new(vec![ParamSpec {
+            name: String::new(),
+            shape,
+            init,
+            block: 0,
+            role: ParamRole::Weight,
+        }]));
         let groups = default.groups(&[], &layout, 0);
         let mut state =
             TrainState::zeroed(layout, default.description().moments(), candle_core::DType::F32, &Device::Cpu)?;
@@ -101,8 +107,8 @@ struct ModelSlice {
     grads: Params,
     mb: MicroBatch,
     /// The input that the blocks before, and the gradient that the blocks after, would give.
-    input: Option<Tensor>,
-    dy: Option<Tensor>,
+    input: Option<Stream>,
+    dy: Option<Stream>,
 }
 
 impl ModelSlice {
@@ -125,8 +131,8 @@ impl ModelSlice {
             scale: 1.0 / s.positions as f64,
             ..model.micro_batch(&ids, ids.clone(), s.length)?
         };
-        let input = if blocks.start > 0 { Some(hidden()?) } else { None };
-        let dy = if blocks.end < spec.block_count() { Some(hidden()?) } else { None };
+        let input = if blocks.start > 0 { Some(hidden()?.into()) } else { None };
+        let dy = if blocks.end < spec.block_count() { Some(hidden()?.into()) } else { None };
         Ok(Self { model, weights, grads, mb, input, dy })
     }
 

@@ -81,7 +81,7 @@ fn relu2_backward<S: Stored>(x: &[S], dy: &mut [S]) {
 }
 
 #[inline(always)]
-fn sigmoid<T: Real>(x: T) -> T {
+pub(super) fn sigmoid<T: Real>(x: T) -> T {
     T::ONE / (T::ONE + (-x).fast_exp())
 }
 

@@ -21,6 +21,7 @@ pub mod real;
 pub mod rope;
 pub mod simd;
 mod stored;
+pub mod weighted_sum;
 
 pub use real::Real;
 pub use stored::Stored;

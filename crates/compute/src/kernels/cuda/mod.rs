@@ -14,3 +14,4 @@ pub mod muon;
 pub mod norm;
 pub mod optimizer;
 pub mod pointwise;
+pub mod weighted_sum;

@@ -2,6 +2,7 @@
 
 use super::norm::Norm;
 use super::part::{Buffer, Linear, Part, PartParameter, Place, buffer, masked, statistic};
+use super::sum::Sums;
 use crate::model::family::Names;
 use crate::model::heads::Heads;
 use crate::model::initial::ParamInit;
@@ -33,12 +34,16 @@ pub struct Attention {
     /// Drops probabilities.
     pub dropout: f64,
     pub qkv: Linear,
+    /// What replaces the values.
+    pub value: Sums,
+    /// What replaces the outputs of the heads.
+    pub attended: Sums,
     pub out: Linear,
 }
 
 impl Attention {
     /// The attention of layers that have `layer` instead of the model's own values.
-    pub(super) fn new(spec: &ModelSpec, layer: &LayerOptions) -> Self {
+    pub(super) fn new(spec: &ModelSpec, layer: &LayerOptions, value: Sums, attended: Sums) -> Self {
         let (d, heads, options) = (spec.d_model, spec.attention_heads(), &spec.options);
         let (queries, keys) = (heads.out_width(), heads.kv * heads.width);
         let (init, defaults) = (ParamInit::matrix(spec, d), spec.family.defaults());
@@ -68,6 +73,8 @@ impl Attention {
             }),
             dropout: if defaults.dropout { spec.dropout } else { 0.0 },
             qkv,
+            value,
+            attended,
             out: Linear::new(spec, &OUT, queries, &[d], out_init, Biases::Attention),
         }
     }
@@ -86,7 +93,12 @@ fn rotated_dims(width: usize, fraction: Option<f64>) -> usize {
 impl Part for Attention {
     fn parameters(&self, place: &Place) -> Vec<PartParameter> {
         let norms = self.qk_norm.iter().flatten().flat_map(|norm| norm.parameters(place));
-        self.products().into_iter().flat_map(|linear| linear.parameters(place)).chain(norms).collect()
+        let own = self.products().into_iter().flat_map(|linear| linear.parameters(place)).chain(norms);
+        own.collect()
+    }
+
+    fn gate_flops(&self) -> f64 {
+        self.value.gate_flops() + self.attended.gate_flops()
     }
 
     fn products(&self) -> Vec<&Linear> {
@@ -106,11 +118,15 @@ impl Part for Attention {
             let rows = norms.iter().zip(widths).map(|(norm, width)| width / norm.width);
             kept.push(statistic("1/rms of queries and keys", rows.sum()));
         }
+        kept.extend(self.value.kept());
         kept
     }
 
     fn held(&self) -> Buffer {
-        buffer("gradients of query, key, value and attention", self.qkv.width() + self.heads.out_width())
+        // What replaces the heads' outputs is computed again.
+        let outputs = if self.attended.is_empty() { 1 } else { 2 };
+        let width = self.qkv.width() + outputs * self.heads.out_width();
+        buffer("gradients of query, key, value and attention", width)
     }
 
     /// Those of the probabilities, which the backward draws in each of its two kernels.

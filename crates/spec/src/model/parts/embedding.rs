@@ -2,10 +2,12 @@
 
 use super::norm::Norm;
 use super::part::{PartParameter, Place, Rows};
+use super::sum::Sums;
 use crate::model::family::Names;
 use crate::model::initial::ParamInit;
 use crate::model::options::PositionKind;
 use crate::model::spec::ModelSpec;
+use crate::model::wiring::{Carried, CarriedTensor};
 
 const TOKENS: Names = Names { gpt2: &["transformer.wte.weight"], llama: &["model.embed_tokens.weight"] };
 const NORM: Names = Names { gpt2: &["transformer.wte_norm"], llama: &["model.embed_norm"] };
@@ -36,12 +38,26 @@ pub struct Embedding {
     pub positions: Positions,
     /// The norm of the sum of both.
     pub norm: Option<Norm>,
+    /// What follows the norm.
+    pub sums: Sums,
+    prefix: &'static str,
+    /// Tables whose rows layers read: their places among the carried tensors, and the names of their parameters.
+    pub tables: Vec<(usize, PartParameter)>,
     pub dropout: f64,
 }
 
 impl Embedding {
-    pub(in crate::model) fn new(spec: &ModelSpec) -> Self {
+    pub(in crate::model) fn new(spec: &ModelSpec, sums: Sums, carried: &[Carried]) -> Self {
         let defaults = spec.family.defaults();
+        let place = Place { block: 0, prefix: defaults.prefix.to_owned() };
+        let tables = carried.iter().enumerate().filter_map(|(index, carried)| match &carried.of {
+            CarriedTensor::Output => None,
+            CarriedTensor::Table { name, vocab_size, init } => {
+                let table = place.table(name, *vocab_size, carried.width, *init);
+                Some((index, table))
+            }
+        });
+        let tables = tables.collect();
         Self {
             tokens: TOKENS.of(spec.family)[0],
             vocab_size: spec.vocab_size,
@@ -55,6 +71,9 @@ impl Embedding {
                 PositionKind::Sinusoidal => Positions::Sinusoidal,
             },
             norm: spec.options.embedding_norm.then(|| Norm::new(spec, &NORM)),
+            sums,
+            tables,
+            prefix: defaults.prefix,
             dropout: if defaults.dropout { spec.dropout } else { 0.0 },
         }
     }
@@ -68,7 +87,14 @@ impl Embedding {
             all.push(table(name, Rows::Positions, self.context_length));
         }
         all.extend(self.norm.iter().flat_map(|norm| norm.parameters(&place)));
+        all.extend(self.sums.parameters(&self.place()));
+        all.extend(self.tables.iter().map(|(_, table)| table.clone()));
         all
+    }
+
+    /// Where the parameters of sums are.
+    pub fn place(&self) -> Place {
+        Place { block: 0, prefix: self.prefix.to_owned() }
     }
 
     /// Numbers in the largest matrix.
@@ -77,6 +103,7 @@ impl Embedding {
             Positions::Learned(_) => self.vocab_size.max(self.context_length),
             _ => self.vocab_size,
         };
-        rows * self.width
+        let tables = self.tables.iter().map(|(_, table)| table.spec.len());
+        tables.max().unwrap_or(0).max(rows * self.width)
     }
 }

@@ -2,6 +2,7 @@
 
 use super::norm::Norm;
 use super::part::{Buffer, Linear, PartParameter, Place, Rows, buffer, statistic};
+use super::sum::Sums;
 use crate::model::family::Names;
 use crate::model::initial::ParamInit;
 use crate::model::pytorch_init::PytorchEmbedding;
@@ -13,6 +14,9 @@ const PROJECTION: &str = "lm_head";
 /// The head.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Head {
+    /// What precedes the norm.
+    pub sums: Sums,
+    prefix: &'static str,
     pub norm: Option<Norm>,
     /// True if the matrix is the embedding's.
     pub tied: bool,
@@ -28,7 +32,7 @@ impl Head {
     pub const WEIGHT: &str = "lm_head.weight";
     pub const BIAS: &str = "lm_head.bias";
 
-    pub(in crate::model) fn new(spec: &ModelSpec) -> Self {
+    pub(in crate::model) fn new(spec: &ModelSpec, sums: Sums) -> Self {
         let d = spec.d_model;
         // In PyTorch's tutorials the bias is 0, and `nn.Linear` draws it.
         let [init, bias] = match spec.options.pytorch_init {
@@ -36,6 +40,8 @@ impl Head {
             _ => [ParamInit::embedding(spec), ParamInit::Zeros],
         };
         Self {
+            sums,
+            prefix: spec.family.defaults().prefix,
             norm: spec.options.final_norm.then(|| Norm::new(spec, &NORM)),
             tied: spec.tie_embeddings,
             project: Linear {
@@ -56,12 +62,19 @@ impl Head {
     pub fn parameters(&self, block: usize) -> Vec<PartParameter> {
         let place = &Place { block, prefix: String::new() };
         let own = self.project.parameters(place).filter(|parameter| !self.tied || parameter.spec.name != Self::WEIGHT);
-        self.norm.iter().flat_map(|norm| norm.parameters(place)).chain(own).collect()
+        let sums = self.sums.parameters(&self.place(block));
+        self.norm.iter().flat_map(|norm| norm.parameters(place)).chain(own).chain(sums).collect()
+    }
+
+    /// Where the parameters of sums are, in a head that is entry `block` of the block list.
+    pub fn place(&self, block: usize) -> Place {
+        Place { block, prefix: self.prefix.to_owned() }
     }
 
     /// The tensors that the head keeps: the logits become their own gradient.
     pub fn kept(&self) -> Vec<Buffer> {
-        let mut kept = vec![buffer("head input", self.project.inputs)];
+        let mut kept = self.sums.kept();
+        kept.push(buffer("head input", self.project.inputs));
         if let Some(norm) = self.norm {
             kept.push(buffer("final norm", self.project.inputs));
             kept.push(statistic("statistics of the final norm", norm.statistics()));

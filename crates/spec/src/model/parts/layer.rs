@@ -9,9 +9,11 @@ use super::attention::Attention;
 use super::mlp::Mlp;
 use super::norm::Norm;
 use super::part::{Buffer, Linear, Part, PartParameter, Place, buffer, masked, statistic};
+use super::sum::Sums;
 use crate::model::family::{Names, NormKind};
 use crate::model::options::{LayerOptions, NormPlace};
 use crate::model::spec::ModelSpec;
+use crate::model::wiring::LayerSums;
 
 /// The norms before attention and the MLP, where there are no others.
 const NORMS: [Names; 2] = [
@@ -88,6 +90,8 @@ impl Sublayer {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Layer {
     pub norm_place: NormPlace,
+    /// What replaces the layer's input.
+    pub input: Sums,
     pub sublayers: Vec<Sublayer>,
     width: usize,
     prefix: &'static str,
@@ -95,7 +99,8 @@ pub struct Layer {
 
 impl Layer {
     /// A layer that has `options` instead of the model's own values.
-    pub(in crate::model) fn new(spec: &ModelSpec, options: &LayerOptions) -> Self {
+    pub(in crate::model) fn new(spec: &ModelSpec, options: &LayerOptions, sums: LayerSums) -> Self {
+        let LayerSums { input, value, attended } = sums;
         let (defaults, place) = (spec.family.defaults(), spec.options.norm);
         let dropout = if defaults.dropout { spec.dropout } else { 0.0 };
         let sublayer = |index: usize, part, buffers| {
@@ -108,7 +113,7 @@ impl Layer {
             Sublayer { before: norm(before), part, after: norm(after), dropout, buffers }
         };
         let attention = options.attention.then(|| {
-            let part = LayerPart::Attention(Attention::new(spec, options));
+            let part = LayerPart::Attention(Attention::new(spec, options, value, attended));
             sublayer(0, part, ["first norm", "output of attention", "first residual sum"])
         });
         let mlp = options.mlp.then(|| {
@@ -116,6 +121,7 @@ impl Layer {
         });
         Self {
             norm_place: place,
+            input,
             sublayers: attention.into_iter().chain(mlp).collect(),
             width: spec.d_model,
             prefix: defaults.layers,
@@ -141,7 +147,14 @@ impl Layer {
             let norms = sublayer.norms().flat_map(|norm| norm.parameters(place));
             norms.chain(sublayer.part.parameters(place)).collect::<Vec<_>>()
         };
-        self.sublayers.iter().flat_map(of).collect()
+        let own = self.sublayers.iter().flat_map(of);
+        own.chain(self.sums().flat_map(|sums| sums.parameters(place))).collect()
+    }
+
+    /// The sums of the layer and its attention.
+    pub fn sums(&self) -> impl Iterator<Item = &Sums> {
+        let in_attention = self.attentions().flat_map(|attention| [&attention.value, &attention.attended]);
+        std::iter::once(&self.input).chain(in_attention)
     }
 
     fn parts(&self) -> impl Iterator<Item = &dyn Part> {
@@ -162,7 +175,8 @@ impl Layer {
 
     /// Multiplications of the matrices for one position.
     pub fn multiplications(&self) -> usize {
-        self.products().into_iter().map(Linear::size).sum()
+        let products = self.products().into_iter().map(Linear::size).sum::<usize>();
+        products + self.sums().map(Sums::gate_size).sum::<usize>()
     }
 
     /// FLOPs of products without weights for one position of rows of `length`.
@@ -181,7 +195,7 @@ impl Layer {
             Recompute::None => 0.0,
             Recompute::Attention => self.attentions().map(|attention| attention.read_flops(length)).sum(),
             // The last part's output is read only by a norm that follows the sum.
-            Recompute::Block => self.sublayers.iter().enumerate().fold(0.0, |sum, (index, Sublayer { part, .. })| {
+            Recompute::Block => self.sublayers.iter().enumerate().fold(self.input.gate_flops(), |sum, (index, Sublayer { part, .. })| {
                 let is_unread = index + 1 == self.sublayers.len() && self.norm_place == NormPlace::Pre;
                 sum + if is_unread { part.read_flops(length) } else { part.forward_flops(length) }
             }),
@@ -203,6 +217,7 @@ impl Layer {
         if recompute == Recompute::Block {
             return kept;
         }
+        kept.extend(self.input.kept());
         for (index, Sublayer { before, part, buffers: [normed, output, sum], .. }) in self.sublayers.iter().enumerate()
         {
             let is_last = index + 1 == self.sublayers.len();
@@ -240,10 +255,12 @@ impl Layer {
     /// The tensors that the weights' gradients need when the input's gradient is computed (split backwards): the inputs of the products
     /// and the gradients of their outputs, nearly as much as the whole backward reads.
     pub fn deferred(&self) -> [Buffer; 2] {
-        let sum = |width: fn(&Linear) -> usize| self.products().into_iter().map(width).sum();
+        let sum = |width: fn(&Linear) -> usize| self.products().into_iter().map(width).sum::<usize>();
+        let [inputs, gradients] =
+            self.sums().map(Sums::deferred).fold([0; 2], |[i, g], [inputs, gradients]| [i + inputs, g + gradients]);
         [
-            buffer("inputs of four products", sum(|linear| linear.inputs)),
-            buffer("gradients of four products", sum(Linear::width)),
+            buffer("inputs of four products", inputs + sum(|linear| linear.inputs)),
+            buffer("gradients of four products", gradients + sum(Linear::width)),
         ]
     }
 
@@ -257,6 +274,7 @@ impl Layer {
     /// free by then.
     pub fn held_with_attention(&self) -> Vec<Buffer> {
         let mut held = vec![buffer("input", self.width)];
+        held.extend(self.input.kept());
         for Sublayer { before, part, after, buffers: [normed, output, sum], .. } in &self.sublayers {
             held.push(buffer(normed, self.width));
             held.extend(before.and(*after).map(|_| buffer(output, self.width)));

@@ -3,7 +3,7 @@
 use crate::model::family::Names;
 use crate::model::initial::ParamInit;
 use crate::model::options::Biases;
-use crate::model::parameter::ParamSpec;
+use crate::model::parameter::{ParamRole, ParamSpec};
 use crate::model::spec::ModelSpec;
 
 /// The rows of a parameter.
@@ -35,8 +35,23 @@ pub struct Place {
 
 impl Place {
     pub(super) fn parameter(&self, name: &str, shape: Vec<usize>, init: ParamInit) -> PartParameter {
-        let spec = ParamSpec { name: format!("{}{name}", self.prefix), shape, init, block: self.block };
+        let name = format!("{}{name}", self.prefix);
+        let spec = ParamSpec { name, shape, init, block: self.block, role: ParamRole::Weight };
         PartParameter { spec, rows: Rows::Fixed, transposed: false }
+    }
+
+    /// A table of rows, one for each token, beside the embedding.
+    pub(super) fn table(&self, name: &str, vocab_size: usize, width: usize, init: ParamInit) -> PartParameter {
+        let mut table = self.parameter(&format!("{name}.weight"), vec![vocab_size, width], init);
+        (table.rows, table.spec.role) = (Rows::Tokens, ParamRole::Table);
+        table
+    }
+
+    /// A parameter of a coefficient.
+    pub(super) fn coefficient(&self, name: &str, shape: Vec<usize>, init: ParamInit) -> PartParameter {
+        let mut parameter = self.parameter(name, shape, init);
+        parameter.spec.role = ParamRole::Coefficient;
+        parameter
     }
 }
 
@@ -116,13 +131,19 @@ pub trait Part {
         0.0
     }
 
+    /// FLOPs of the products of gates for one position.
+    fn gate_flops(&self) -> f64 {
+        0.0
+    }
+
     fn parameters(&self, place: &Place) -> Vec<PartParameter> {
         self.products().into_iter().flat_map(|linear| linear.parameters(place)).collect()
     }
 
     /// FLOPs of the forward for one position of rows of `length`.
     fn forward_flops(&self, length: usize) -> f64 {
-        2.0 * self.products().into_iter().map(Linear::size).sum::<usize>() as f64 + self.score_flops(length)
+        let products = 2.0 * self.products().into_iter().map(Linear::size).sum::<usize>() as f64;
+        products + self.score_flops(length) + self.gate_flops()
     }
 
     /// The FLOPs of [`Self::forward_flops`] whose results the part's own backward reads: all but those of the last product.
@@ -146,7 +167,7 @@ pub struct Buffer {
     pub always_f32: bool,
 }
 
-pub(super) fn buffer(name: &'static str, per_position: usize) -> Buffer {
+pub(in crate::model) fn buffer(name: &'static str, per_position: usize) -> Buffer {
     Buffer { name, per_position, always_f32: false }
 }
 
