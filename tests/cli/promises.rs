@@ -46,6 +46,7 @@ const PLANS_OF_SHIPPED_DATA: &[(&str, &str)] = &[
     ("llama-dp-tiny.yaml", "2d5f4a25ac0862df8da2e578490a162b5f4b82bee52ebd195803e32d9d0cb418"),
     ("ladder.yaml", "97119a1427476748b79bee576b99c1c29e42c989a32520c4663ce301eba2436b"),
     ("llama-pipeline-tiny.yaml", "009cc44a96442ced83208fe97bd6bdd3dbaa5e25a99987d297127cc371a3717c"),
+    ("nanochat-tiny.yaml", "b531b4a512e42b5fe6cb104f6eb4184c5e9cf017056a1b4d2a166644387e43f4"),
     ("quickstart.yaml", "0025e9760572b625dfa001ee14c0e78a20ebeaa1e8e4dab35960e99df0ca525d"),
     ("transformer-ddp-pipeline-tiny.yaml", "c56d7ffb59318eb44b5796bf9477e67823cef0e152c54b3db9c83d7989bf47b7"),
     ("stories-lr.yaml.j2", "6aa542fb317947778fe232fec450411c49031d1f1379b2b733df187ee4d039b6"),

@@ -284,7 +284,18 @@ fn attention_layer(p: &Params, heads: usize, kv_heads: usize, hd: usize, theta: 
     let dropout = DropoutSite::new(1, "attention", drop);
     let heads = Heads { queries: heads, kv: kv_heads, width: hd };
     let scale = 1.0 / (hd as f64).sqrt();
-    Attention { qkv, out, heads, mask: Mask::Causal, scale, qk_norm: None, rope, dropout, value: Sums::default(), attended: Sums::default() }
+    Attention {
+        qkv,
+        out,
+        heads,
+        mask: Mask::Causal,
+        scale,
+        qk_norm: None,
+        rope,
+        dropout,
+        value: Sums::default(),
+        attended: Sums::default(),
+    }
 }
 
 fn rotary(head_dim: usize, theta: f64) -> Rotary {
@@ -501,8 +512,14 @@ pub fn heads() -> Vec<Case> {
         let norm = Norm { gain: index(p, "norm").into(), bias: Some(index(p, "bias").into()), eps: 1e-5 };
         Layer::Head(Head { sums: Sums::default(), norm: Some(norm), project: project(p), loss: LossOptions::default() })
     };
-    let bare =
-        |p: &Params| Layer::Head(Head { sums: Sums::default(), norm: None, project: single(p, "head", true), loss: LossOptions::default() });
+    let bare = |p: &Params| {
+        Layer::Head(Head {
+            sums: Sums::default(),
+            norm: None,
+            project: single(p, "head", true),
+            loss: LossOptions::default(),
+        })
+    };
     let rms = |p: &Params| {
         Layer::Head(Head {
             sums: Sums::default(),

@@ -289,7 +289,11 @@ pub fn model(spec: &ModelSpec, params: &Params, mb: &MicroBatch) -> Tensor {
     let norm = variant
         .embedding_norm
         .then(|| normed(if gpt2 { "transformer.wte_norm" } else { "model.embed_norm" }.into(), gpt2, spec.d_model));
-    let mut x = embedding(&Embedding { tokens, scale, positions, norm, sums: Sums::default(), tables: Vec::new(), dropout: off }, params, mb);
+    let mut x = embedding(
+        &Embedding { tokens, scale, positions, norm, sums: Sums::default(), tables: Vec::new(), dropout: off },
+        params,
+        mb,
+    );
     let listed: Vec<&LayerOptions> =
         variant.pattern.iter().flat_map(|layer| std::iter::repeat_n(layer, layer.layers)).collect();
     let plain = LayerOptions::default();
@@ -366,7 +370,12 @@ pub fn model(spec: &ModelSpec, params: &Params, mb: &MicroBatch) -> Tensor {
         };
         let sublayers = options.attention.then(|| sublayer(first, attention())).into_iter();
         let sublayers = sublayers.chain(options.mlp.then(|| sublayer(second, LayerPart::Mlp(mlp())))).collect();
-        let l = TransformerLayer { norm_place: variant.norm, input: Sums::default(), sublayers, recompute: Recompute::None };
+        let l = TransformerLayer {
+            norm_place: variant.norm,
+            input: Sums::default(),
+            sublayers,
+            recompute: Recompute::None,
+        };
         let dims = variant.rope_fraction.map_or(heads.width, |part| (heads.width as f64 * part) as usize / 2 * 2);
         let rotary = (!gpt2 && options.rope).then(|| Rotary {
             head_dim: heads.width,
@@ -382,7 +391,11 @@ pub fn model(spec: &ModelSpec, params: &Params, mb: &MicroBatch) -> Tensor {
     let bias = variant.head_bias.then(|| at("lm_head.bias"));
     let project = Linear { bias, ..one(project.into(), false) };
     let norm = variant.final_norm.then(|| normed(last.into(), gpt2, spec.d_model));
-    head(&Head { norm, project, loss: LossOptions { cap: variant.logit_softcap, z: 0.0 } }, params, &x)
+    head(
+        &Head { sums: Sums::default(), norm, project, loss: LossOptions { cap: variant.logit_softcap, z: 0.0 } },
+        params,
+        &x,
+    )
 }
 
 /// scale · Σ (logsumexp − logit of the target), over targets that are not ignored.

@@ -421,7 +421,13 @@ fn optimizers() {
             };
             let (grads, stored_grads) = (side.numbers(2, &[n]), side.flat_buffer(&normals(2, n)));
             let mut outs = Vec::new();
-            let spec = |shape| ParamSpec { name: String::new(), shape, init: ParamInit::Zeros, block: 0, role: ParamRole::Weight };
+            let spec = |shape| ParamSpec {
+                name: String::new(),
+                shape,
+                init: ParamInit::Zeros,
+                block: 0,
+                role: ParamRole::Weight,
+            };
             let specs = [vec![1, matrices], vec![n - matrices]].map(spec);
             let layout = ParamLayout::new(specs.into_iter().filter(|spec| !spec.is_empty()).collect());
             let sgd = |momentum| Optimizer::Sgd(Sgd { lr: 0.1, momentum });

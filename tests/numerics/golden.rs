@@ -302,7 +302,8 @@ fn bf16_tensors_under_fused_optimizers_agree_with_pytorchs() {
     };
     let (weights, matrices) = (both("weights."), tensors["weights.matrix"].elem_count());
     let run = |dtype: DType, optimizer: Optimizer| -> Vec<Vec<f32>> {
-        let spec = |shape| ParamSpec { name: String::new(), shape, init: ParamInit::Zeros, block: 0, role: ParamRole::Weight };
+        let spec =
+            |shape| ParamSpec { name: String::new(), shape, init: ParamInit::Zeros, block: 0, role: ParamRole::Weight };
         let specs = [vec![1, matrices], vec![weights.len() - matrices]].map(spec);
         let groups = optimizer.groups(&[], &ParamLayout::new(specs.to_vec()), 0);
         let stored = |values: Vec<f32>| Tensor::new(values, &Device::Cpu).unwrap().to_dtype(dtype).unwrap();

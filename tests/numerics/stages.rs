@@ -69,8 +69,8 @@ fn the_split_backward_is_the_backward() {
                     let (_, saved) = pipeline.forward(&mb);
                     let mut d: Option<Tensor> = None;
                     for ((rank, model), saved) in pipeline.stages.iter().zip(saved).rev() {
-                        let d = d.take().map(|packed| model.unpacked(packed, model.range.end).unwrap());
-                        let (dx, work) = model.backward_input(&pipeline.ranks[*rank].params, saved, d, &mb).unwrap();
+                        let dy = d.take().map(|packed| model.unpacked(packed, model.range.end).unwrap());
+                        let (dx, work) = model.backward_input(&pipeline.ranks[*rank].params, saved, dy, &mb).unwrap();
                         assert_eq!(work.len(), model.range.len());
                         later.push((*rank, model, work));
                         d = dx.map(|dx| dx.packed().unwrap());
@@ -146,7 +146,8 @@ fn a_middle_chunk_has_the_gradient_of_its_input() {
         let terms =
             |x: &Tensor| -> Vec<f64> { values(&output(x).0).iter().zip(values(&r)).map(|(y, r)| y * r).collect() };
         let magnitude: f64 = terms(&x).iter().map(|t| t.abs()).sum();
-        let (dx, mut work) = model.backward_input(&rank.params, output(&x).1, Some(model.unpacked(r.clone(), 3).unwrap()), &mb).unwrap();
+        let (dx, mut work) =
+            model.backward_input(&rank.params, output(&x).1, Some(model.unpacked(r.clone(), 3).unwrap()), &mb).unwrap();
         let dx = values(&dx.unwrap().packed().unwrap());
         model.backward_weight(&rank.grads, &mut work, 1..3).unwrap();
         assert!(largest(&values(&rank.grads.flat)) > 0.0);
@@ -234,7 +235,10 @@ fn inputs_that_do_not_fit_are_errors() {
         let mut rest = saved();
         run(&mut rest, None, head..head + 1).unwrap();
         assert!(run(&mut rest, d.as_ref().map(|d| &d.x), head..head + 1).is_err(), "the head is done");
-        assert!(run(&mut rest, d.as_ref().map(|d| &d.x), head..head).is_ok_and(|same| same.is_some()), "empty stages do no work");
+        assert!(
+            run(&mut rest, d.as_ref().map(|d| &d.x), head..head).is_ok_and(|same| same.is_some()),
+            "empty stages do no work"
+        );
         let fewer = saved().into_iter().take(1).collect();
         assert!(second.backward(&b.params, &b.grads, fewer, None, &mb).is_err(), "too few activations");
         let (_, mut work) = second.backward_input(&b.params, saved(), None, &mb).unwrap();

@@ -43,7 +43,9 @@ impl Term<'_> {
 
 /// The sum of `terms`, of which there are at most [`MOST_TERMS`], in rows of which `seq` follow each other.
 pub fn weighted_sum(terms: &[Term<'_>], seq: usize) -> Result<Tensor> {
-    let Some(first) = terms.first().filter(|_| terms.len() <= MOST_TERMS) else { bail!("a sum of {} terms", terms.len()) };
+    let Some(first) = terms.first().filter(|_| terms.len() <= MOST_TERMS) else {
+        bail!("a sum of {} terms", terms.len())
+    };
     let (rows, width) = first.x.dims2()?;
     if terms.iter().any(|term| term.x.dims() != first.x.dims()) || seq == 0 || rows % seq != 0 {
         bail!("terms of different shapes")

@@ -7,8 +7,8 @@ use candle_core::{Result, bail};
 
 use super::block::{Block, BlockActivations, SavedActivations};
 use super::blocks::Model;
-use crate::kernels::{Gradient, pointwise};
 use crate::kernels::out_of_memory::with_computation;
+use crate::kernels::{Gradient, pointwise};
 use crate::nn::Params;
 use crate::nn::{BackwardPass, Carried, DeferredGradients, GradientSink, MicroBatch, Stream};
 use runner_spec::model::CarriedTensor;

@@ -10,8 +10,8 @@ use crate::nn::head::HeadActivations;
 use crate::nn::transformer::LayerActivations;
 use crate::nn::{self, parameter_index};
 use crate::nn::{
-    Attention, Carried, DropoutSite, Embedding, Equation, Head, Linear, Mlp, Norm, NormVector, Positions, QkNorm, Sums, Term, TermTensor,
-    TransformerLayer,
+    Attention, Carried, DropoutSite, Embedding, Equation, Head, Linear, Mlp, Norm, NormVector, Positions, QkNorm, Sums,
+    Term, TermTensor, TransformerLayer,
 };
 use runner_spec::experiment::Recompute;
 use runner_spec::model::family::NormKind;

@@ -15,8 +15,8 @@ use crate::kernels::pointwise::Rope;
 use crate::nn::Params;
 use crate::nn::{self, Embedding, ForwardPass, Head, MicroBatch, Stream, TransformerLayer};
 use runner_spec::experiment::Recompute;
-use runner_spec::model::{Carried, CarriedTensor, ModelSpec};
 use runner_spec::model::layout::ParamLayout;
+use runner_spec::model::{Carried, CarriedTensor, ModelSpec};
 
 /// A function that is called with a block's index and its output.
 pub type OutputHook<'a> = &'a mut dyn FnMut(usize, &Tensor) -> Result<()>;
@@ -307,7 +307,8 @@ impl Model {
     /// What flows out of `block`, whose output is `x`, given what flowed beside the residual stream into it.
     fn after(&self, block: usize, x: Tensor, mut carried: nn::Carried) -> Stream {
         carried.retain(|(place, _)| self.carried[*place].is_handed_to(block + 1));
-        let outputs = self.carried.iter().enumerate().filter(|(_, of)| of.from == block && of.of == CarriedTensor::Output);
+        let outputs =
+            self.carried.iter().enumerate().filter(|(_, of)| of.from == block && of.of == CarriedTensor::Output);
         carried.extend(outputs.map(|(place, _)| (place, x.clone())));
         carried.sort_by_key(|(place, _)| *place);
         Stream { x, carried }

@@ -9,7 +9,7 @@ pub mod init;
 mod tests;
 
 pub use crate::nn::Params;
-pub use block::{Block, BlockActivations, SavedActivations};
 pub use crate::nn::Stream;
+pub use block::{Block, BlockActivations, SavedActivations};
 pub use blocks::{Model, Output, OutputHook, name_of_output};
 pub use decode::KvCache;

@@ -4,8 +4,8 @@ use candle_core::{Result, Tensor, bail};
 
 use super::{BackwardPass, ForwardPass, Linear, Norm, WeightGradientTask};
 use crate::kernels::pointwise::{add_assign, put_columns, take_columns};
-use crate::kernels::{embedding, matmul};
 use crate::kernels::weighted_sum::{self, weighted_sum, weighted_sum_backward};
+use crate::kernels::{embedding, matmul};
 
 /// The tensors that flow beside the residual stream, or their gradients, by their places in [`runner_spec::model::Decoder::carried`].
 pub type Carried = Vec<(usize, Tensor)>;
@@ -117,14 +117,12 @@ fn find(carried: &Carried, index: usize) -> Result<&Tensor> {
 
 /// Adds a gradient to that of tensor `index`. The sum is made in a buffer that nothing else reads.
 fn add_gradient(carried: &mut Carried, index: usize, gradient: Tensor) -> Result<()> {
-    match carried.iter().find(|(of, _)| *of == index) {
-        Some((_, sum)) => add_assign(sum, &gradient),
-        None => {
-            carried.push((index, gradient));
-            carried.sort_by_key(|(of, _)| *of);
-            Ok(())
-        }
+    if let Some((_, sum)) = carried.iter().find(|(of, _)| *of == index) {
+        return add_assign(sum, &gradient);
     }
+    carried.push((index, gradient));
+    carried.sort_by_key(|(of, _)| *of);
+    Ok(())
 }
 
 impl Sums {
@@ -225,8 +223,7 @@ fn sum_backward(
         let read = if term.is_trained() { term.read(pass.forward(), x)? } else { dy.clone() };
         let tensors = term.tensors(pass.forward(), read, gate_input)?;
         let gradients = weighted_sum_backward(&term.of(&tensors), dy, seq)?;
-        if let (Some((parameter, _)), Some((scalar, _)), Some(parts)) =
-            (term.scalar, &tensors.scalar, gradients.scalar)
+        if let (Some((parameter, _)), Some((scalar, _)), Some(parts)) = (term.scalar, &tensors.scalar, gradients.scalar)
         {
             let gradient = scalar.zeros_like()?;
             matmul::bias_backward(&gradient, &parts.into())?;
@@ -277,8 +274,10 @@ impl Term {
 
     fn tensors(&self, pass: ForwardPass<'_>, x: Tensor, gated_by: &Tensor) -> Result<TermTensors> {
         let params = pass.params;
-        let gate = self.gate.as_ref().map(|(gate, channels)| gate.forward(pass, &take_columns(gated_by, 0, *channels)?));
-        let scalar = self.scalar.map(|(index, sigmoid)| Ok::<_, candle_core::Error>((params.parameter(index)?, sigmoid)));
+        let gate =
+            self.gate.as_ref().map(|(gate, channels)| gate.forward(pass, &take_columns(gated_by, 0, *channels)?));
+        let scalar =
+            self.scalar.map(|(index, sigmoid)| Ok::<_, candle_core::Error>((params.parameter(index)?, sigmoid)));
         Ok(TermTensors {
             x,
             scalar: scalar.transpose()?,

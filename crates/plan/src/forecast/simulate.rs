@@ -141,9 +141,7 @@ impl<P: StepCosts> Simulation<'_, P> {
         match instruction {
             Instruction::SendActivation { mb, chunk, to } => self.send(stage, to, Lane::Activation, (mb, chunk)),
             Instruction::SendGradient { mb, chunk, to } => self.send(stage, to, Lane::Gradient, (mb, chunk)),
-            Instruction::RecvActivation { mb, chunk, from } => {
-                self.receive(stage, from, Lane::Activation, (mb, chunk))
-            }
+            Instruction::RecvActivation { mb, chunk, from } => self.receive(stage, from, Lane::Activation, (mb, chunk)),
             Instruction::RecvGradient { mb, chunk, from } => self.receive(stage, from, Lane::Gradient, (mb, chunk)),
             Instruction::AllReduce { .. }
             | Instruction::ReduceScatter { .. }

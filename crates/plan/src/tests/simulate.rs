@@ -1,7 +1,7 @@
 //! The simulation against the literature in unit times, and what it says of communication and of known machines.
 
 use crate::compile;
-use crate::forecast::simulate::{StepCosts, Transfer, UnitCosts, simulate};
+use crate::forecast::simulate::{Message, StepCosts, Transfer, UnitCosts, simulate};
 use crate::forecast::timeline::timeline;
 use crate::testing::{compiled, data, experiment, measured};
 use runner_spec::experiment as e;
@@ -90,7 +90,7 @@ impl StepCosts for Fixed {
         UnitCosts.compute(stage, program, instruction)
     }
 
-    fn message(&self, _: usize, _: usize, _: &Program, _: usize) -> Transfer {
+    fn message(&self, _: usize, _: usize, _: &Program, _: Message) -> Transfer {
         Transfer { latency: self.latency, seconds: self.message, copied_by_ranks: false }
     }
 

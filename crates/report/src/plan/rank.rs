@@ -22,7 +22,7 @@ pub(super) fn rank_lines(rank: &RankPlan, full: bool, page: &mut Page) {
     let memory =
         hardware.memory_bytes.map_or_else(|| "memory unknown".to_owned(), bytes) + &hardware.memory_limit_note();
     page.line(&format!("rank {}", rank.rank), format!("{}: {}, {threads}, {memory}", rank.device, hardware.name));
-    page.line("model", model_line(&rank.program));
+    model_lines(&rank.program, page);
     parameter_lines(&rank.params, &rank.program, page);
     memory_lines(&rank.memory, full, page);
     computation_lines(rank, None, page);
@@ -70,11 +70,11 @@ pub(super) fn computation_lines(rank: &RankPlan, plan: Option<&Plan>, page: &mut
 }
 
 /// The model's family, sizes and options.
-pub(super) fn model_line(program: &Program) -> String {
+pub(super) fn model_lines(program: &Program, page: &mut Page) {
     let m = &program.model;
     let family = choice_name(&m.family);
     let kv = if m.kv_heads == m.heads { String::new() } else { format!(" ({} for keys and values)", m.kv_heads) };
-    format!(
+    let line = format!(
         "{family}: {}, {}{kv}, {} wide, d_ff {}, vocabulary {}, context {}, {} embeddings{}",
         counted(m.layers as u64, "layer"),
         counted(m.heads as u64, "head"),
@@ -84,7 +84,11 @@ pub(super) fn model_line(program: &Program) -> String {
         m.context_length,
         if m.tie_embeddings { "tied" } else { "untied" },
         m.options.describe()
-    )
+    );
+    page.line("model", line);
+    for line in m.options.sums.lines(&m.options.values) {
+        page.more(line);
+    }
 }
 
 /// Counts of parameters: of a rank, or of the whole model that `program` trains a part of.

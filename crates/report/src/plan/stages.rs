@@ -1,7 +1,7 @@
 //! Plans of many ranks as text: what the run has in common, then one block per group of equal ranks.
 
 use super::page::Page;
-use super::rank::{computation_lines, model_line, parameter_lines, program_lines};
+use super::rank::{computation_lines, model_lines, parameter_lines, program_lines};
 use runner_plan::forecast::cost::count_chunks;
 use runner_plan::quantity::{bytes, si};
 use runner_spec::experiment::ParallelMode;
@@ -64,7 +64,7 @@ fn common_lines(plan: &Plan, first: &RankPlan, page: &mut Page) {
     if mesh.stages > 1 && mesh.replicas > 1 {
         page.more(neighbours_line(first));
     }
-    page.line("model", model_line(&first.program));
+    model_lines(&first.program, page);
     let whole = BlockRange { start: 0, end: first.program.model.block_count() };
     parameter_lines(&count_chunks(&first.program.model, &[whole]), &first.program, page);
     computation_lines(first, Some(plan), page);

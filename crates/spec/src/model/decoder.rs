@@ -212,7 +212,8 @@ mod tests {
     #[test]
     fn layers_that_differ_have_their_own_parameters() {
         let spec = ModelSpec { layers: 7, ..ModelSpec::with_defaults(Family::Llama, [9, 8, 7, 2, 8]) };
-        let narrow = Layer::new(&ModelSpec { d_ff: 16, ..spec.clone() }, &LayerOptions::default(), LayerSums::default());
+        let narrow =
+            Layer::new(&ModelSpec { d_ff: 16, ..spec.clone() }, &LayerOptions::default(), LayerSums::default());
         let wide = Layer::new(&ModelSpec { d_ff: 24, ..spec.clone() }, &LayerOptions::default(), LayerSums::default());
         let decoder = Decoder { layers: Layers { pattern: vec![narrow, wide], count: 7 }, ..spec.decoder() };
         let widths: Vec<usize> = decoder

@@ -17,9 +17,13 @@ pub enum ParamInit {
         value: f64,
     },
     /// Drawn from the normal distribution with mean 0.
-    Normal { std: f64 },
+    Normal {
+        std: f64,
+    },
     /// Drawn uniformly within ± `bound`.
-    Uniform { bound: f64 },
+    Uniform {
+        bound: f64,
+    },
 }
 
 /// The standard deviation of initial weights in GPT-2 and Llama.

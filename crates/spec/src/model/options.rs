@@ -278,8 +278,9 @@ pub fn option_keys(family: Family) -> [OptionKey; 23] {
         option("z_loss", json!(0.0), "z-loss × {}"),
         option("embedding_norm", json!(false), "norm of the embedding"),
         option("pattern", json!([]), "layers: {}"),
-        option("values", json!({}), "values: {}"),
-        option("sums", json!({}), "sums: {}"),
+        // Words beside a model that has them: `Sums::lines`.
+        option("values", json!({}), ""),
+        option("sums", json!({}), "sums of named values"),
     ]
 }
 
@@ -381,7 +382,7 @@ impl ModelOptions {
         let given = json_value(self);
         let mut words = String::new();
         for option in option_keys(Family::default()) {
-            if let Some(value) = given.get(option.key) {
+            if let Some(value) = given.get(option.key).filter(|_| !option.words.is_empty()) {
                 let value = match value {
                     Value::String(word) => word.clone(),
                     Value::Number(number) => number.as_f64().map_or_else(String::new, |number| number.to_string()),

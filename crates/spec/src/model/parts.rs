@@ -16,6 +16,6 @@ pub use head::Head;
 pub use layer::{Layer, LayerPart, Recompute, Sublayer};
 pub use mlp::{Mlp, MlpKind};
 pub use norm::Norm;
-pub use part::{Buffer, Linear, Part, PartParameter, Place, Rows};
 pub(super) use part::buffer;
+pub use part::{Buffer, Linear, Part, PartParameter, Place, Rows};
 pub use sum::{Equation, GateCoefficient, ScalarCoefficient, Sums, Term, TermTensor};

@@ -9,6 +9,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::diagnostic::list;
 use crate::serde_defaults::is_default;
 
 /// A value that equations name.
@@ -26,6 +27,35 @@ pub enum NamedValue {
     /// sigmoid(W·x): W is trained from 0, and x the first channels of the tensor at this place, or of attention's input at the places `value`
     /// and `attended`. One number for each token, at those two for each head.
     Gate(Gate),
+}
+
+impl NamedValue {
+    fn describe(&self) -> String {
+        let layers = |layers: &[usize]| list(&layers.iter().map(ToString::to_string).collect::<Vec<_>>(), "and");
+        let within = |listed: &[usize]| match listed {
+            [] => String::new(),
+            [one] => format!(" in layer {one}"),
+            many => format!(" in layers {}", layers(many)),
+        };
+        match self {
+            Self::Embedding {} => "output of the embedding".into(),
+            Self::Output(LayerOutputs { layers: of, within: listed }) if of.len() == 1 => {
+                format!("output of layer {}{}", of[0], within(listed))
+            }
+            Self::Output(LayerOutputs { layers: of, within: listed }) => {
+                format!("outputs of layers {}{}", layers(of), within(listed))
+            }
+            Self::Table(TokenTable { within: listed, shared }) if shared.is_empty() => {
+                format!("table{}", within(listed))
+            }
+            Self::Table(TokenTable { within: listed, shared }) => format!("table {}{}", layers(shared), within(listed)),
+            Self::Scalar(Scalar { initial, initial_of_last, sigmoid }) => {
+                let last = initial_of_last.map_or_else(String::new, |last| format!(" to {last}"));
+                format!("{} from {initial}{last}", if *sigmoid { "sigmoid of a scalar" } else { "scalar" })
+            }
+            Self::Gate(Gate { channels }) => format!("gate by {channels} channels"),
+        }
+    }
 }
 
 /// The output of earlier layers.
@@ -157,6 +187,17 @@ impl Sums {
         }
     }
 
+    /// The equations and the values that they name in words, one line for each place.
+    pub fn lines(&self, values: &NamedValues) -> Vec<String> {
+        let equations = SumPlace::ALL.into_iter().filter(|place| !self.at(*place).is_empty()).map(|place| {
+            let tensor = place.tensor();
+            let each: Vec<String> = self.at(place).iter().map(|text| format!("{tensor} = {text}")).collect();
+            format!("{}: {}", <&str>::from(place), each.join("; "))
+        });
+        let named = values.iter().map(|(name, value)| format!("{name}: {}", value.describe()));
+        equations.chain([named.collect::<Vec<_>>().join("; ")]).filter(|line| !line.is_empty()).collect()
+    }
+
     /// The sums with each equation in the one form that all spellings share. An equation that cannot be read stays as it is.
     #[must_use]
     pub(super) fn canonical(&self) -> Self {
@@ -192,6 +233,9 @@ pub(super) struct Product {
 
 /// Why an equation cannot be read, and the column, from 1.
 pub(super) type EquationMistake = (String, usize);
+
+/// A token with its column.
+type Placed = (Token, usize);
 
 #[derive(Debug, Clone, PartialEq)]
 enum Token {
@@ -233,7 +277,7 @@ impl Equation {
 }
 
 impl Product {
-    fn read(mut rest: &[(Token, usize)], sign: f64, end: usize) -> Result<(Self, &[(Token, usize)]), EquationMistake> {
+    fn read(mut rest: &[Placed], sign: f64, end: usize) -> Result<(Self, &[Placed]), EquationMistake> {
         let mut product = Self { number: sign, names: Vec::new(), previous: None };
         loop {
             rest = match rest {
@@ -301,7 +345,7 @@ impl fmt::Display for Equation {
     }
 }
 
-fn tokens(text: &str) -> Result<Vec<(Token, usize)>, EquationMistake> {
+fn tokens(text: &str) -> Result<Vec<Placed>, EquationMistake> {
     let chars: Vec<char> = text.chars().collect();
     let (mut tokens, mut at) = (Vec::new(), 0);
     let is_exponent = |start: usize, at: usize| at > start && matches!(chars[at - 1], 'e' | 'E');
@@ -354,9 +398,16 @@ mod tests {
     #[test]
     fn mistakes_in_equations_have_their_column() {
         let column = |text| Equation::read(text).map_or_else(|(_, column)| column, |read| panic!("{read}"));
-        for (text, at) in
-            [("", 1), ("x +", 4), ("x mix", 3), ("x + / 2", 5), ("x * 1.2.3", 5), ("exp(x)", 1), ("x (", 3), ("é + ß )", 7)]
-        {
+        for (text, at) in [
+            ("", 1),
+            ("x +", 4),
+            ("x mix", 3),
+            ("x + / 2", 5),
+            ("x * 1.2.3", 5),
+            ("exp(x)", 1),
+            ("x (", 3),
+            ("é + ß )", 7),
+        ] {
             assert_eq!(column(text), at, "{text}");
         }
     }

@@ -192,11 +192,8 @@ impl<'a> Lowering<'a> {
             width: self.shape.width(place),
             is_in_attention: place.is_in_attention(),
         };
-        let layer = LayerSums {
-            input: at(SumPlace::Layer),
-            value: at(SumPlace::Value),
-            attended: at(SumPlace::Attended),
-        };
+        let layer =
+            LayerSums { input: at(SumPlace::Layer), value: at(SumPlace::Value), attended: at(SumPlace::Attended) };
         let (embedding, head) = (at(SumPlace::Embedding), at(SumPlace::Head));
         let mut wiring = Wiring { embedding, layers: vec![layer; self.shape.layers], head, carried: Vec::new() };
         let mut used = BTreeSet::new();
@@ -212,8 +209,14 @@ impl<'a> Lowering<'a> {
                 }
             }
         }
-        for name in options.values.keys().filter(|name| !used.contains(name.as_str())) {
-            self.breaks(&format!("values.{name}"), format!("no equation of `sums` names `{name}`"));
+        // An equation that breaks a rule may name the others.
+        let unused = options.values.keys().filter(|name| !used.contains(name.as_str()));
+        if options.sums.is_empty() {
+            self.breaks("values", "nothing reads `values`, because there are no `sums`".into());
+        } else if self.broken.is_empty() {
+            for name in unused {
+                self.breaks(&format!("values.{name}"), format!("no equation of `sums` names `{name}`"));
+            }
         }
         wiring.carried = self.carried.into_iter().map(|(_, carried)| carried).collect();
         (wiring, self.broken)
@@ -230,7 +233,10 @@ impl<'a> Lowering<'a> {
             let key = format!("values.{name}");
             let is_word = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
             if !is_word || name.starts_with(|c: char| c.is_ascii_digit()) || name.is_empty() {
-                self.breaks(&key, format!("a name has letters, digits and `_`, and starts with a letter, not `{name}`"));
+                self.breaks(
+                    &key,
+                    format!("a name has letters, digits and `_`, and starts with a letter, not `{name}`"),
+                );
             } else if RESERVED.contains(&name.as_str()) {
                 self.breaks(&key, format!("`{name}` has another meaning"));
             }
@@ -248,7 +254,7 @@ impl<'a> Lowering<'a> {
                 }
                 NamedValue::Scalar(scalar) => {
                     for number in [Some(scalar.initial), scalar.initial_of_last].into_iter().flatten() {
-                        if !(number.abs() <= LARGEST_NUMBER) {
+                        if number.is_nan() || number.abs() > LARGEST_NUMBER {
                             self.breaks(&key, format!("a number must be at most 1e6 in size, got {number}"));
                         }
                     }
@@ -258,7 +264,10 @@ impl<'a> Lowering<'a> {
             };
             let layers = self.shape.layers;
             if let Some(layer) = within.iter().find(|layer| **layer >= layers) {
-                self.breaks(&key, format!("`in` names layer {layer} of a model of {layers}, which are 0 to {}", layers - 1));
+                self.breaks(
+                    &key,
+                    format!("`in` names layer {layer} of a model of {layers}, which are 0 to {}", layers - 1),
+                );
             }
             if !within.is_sorted_by(|a, b| a < b) {
                 self.breaks(&key, "the layers of `in` must be in their order, each once".into());
@@ -266,14 +275,18 @@ impl<'a> Lowering<'a> {
             if let Some((list, numbers)) = beside {
                 let expected = if within.is_empty() { 1 } else { within.len() };
                 if numbers.len() != expected {
-                    let what = if within.is_empty() { "1 without `in`".to_owned() } else { format!("{expected}, as `in`") };
+                    let what =
+                        if within.is_empty() { "1 without `in`".to_owned() } else { format!("{expected}, as `in`") };
                     self.breaks(&key, format!("`{list}` must have {what}, not {}", numbers.len()));
                 } else if list == "shared" && within.is_empty() {
                     self.breaks(&key, "tables that layers share need `in`".into());
                 } else if list == "shared" {
                     let distinct: BTreeSet<_> = numbers.iter().collect();
                     if distinct.iter().enumerate().any(|(index, number)| index != **number) {
-                        self.breaks(&key, format!("{} tables have the numbers 0 to {}", distinct.len(), distinct.len() - 1));
+                        self.breaks(
+                            &key,
+                            format!("{} tables have the numbers 0 to {}", distinct.len(), distinct.len() - 1),
+                        );
                     }
                 }
             }
@@ -406,7 +419,8 @@ impl<'a> Lowering<'a> {
             },
         };
         let scalar = factors.scalar.map(|(name, scalar)| {
-            let line = if self.shape.layers > 1 { (block as f64 - 1.0) / (self.shape.layers as f64 - 1.0) } else { 0.0 };
+            let line =
+                if self.shape.layers > 1 { (block as f64 - 1.0) / (self.shape.layers as f64 - 1.0) } else { 0.0 };
             let last = scalar.initial_of_last.filter(|_| place.is_in_layers()).unwrap_or(scalar.initial);
             let initial = scalar.initial + (last - scalar.initial) * line;
             ScalarCoefficient { name: name.to_owned(), initial, sigmoid: scalar.sigmoid }
@@ -433,7 +447,11 @@ impl<'a> Lowering<'a> {
         };
         let d_model = || {
             let own = self.shape.d_model;
-            if own == width { Ok(width) } else { Err(format!("`{name}` is {own} wide, and `{}` {width}", place.tensor())) }
+            if own == width {
+                Ok(width)
+            } else {
+                Err(format!("`{name}` is {own} wide, and `{}` {width}", place.tensor()))
+            }
         };
         match value {
             NamedValue::Embedding {} => {
@@ -445,14 +463,18 @@ impl<'a> Lowering<'a> {
             }
             NamedValue::Output(outputs) => {
                 let width = d_model()?;
-                let listed = place.is_in_layers().then(|| within(&outputs.within)).unwrap_or(Some(0));
+                let listed = if place.is_in_layers() { within(&outputs.within) } else { Some(0) };
                 let Some(from) = listed.and_then(|index| outputs.layers.get(index)) else { return Ok(None) };
                 if *from >= layer {
-                    return Err(format!("layer {layer} cannot read `{name}`, the output of layer {from}, which is not before it"));
+                    return Err(format!(
+                        "layer {layer} cannot read `{name}`, the output of layer {from}, which is not before it"
+                    ));
                 }
                 Ok(Some(self.carry(CarriedKey::Output(from + 1), CarriedTensor::Output, width, from + 1, block)))
             }
-            NamedValue::Table(_) if !place.is_in_layers() => Err(format!("`{name}` is a table, which only layers read")),
+            NamedValue::Table(_) if !place.is_in_layers() => {
+                Err(format!("`{name}` is a table, which only layers read"))
+            }
             NamedValue::Table(table) => {
                 let Some(index) = within(&table.within) else { return Ok(None) };
                 let (vocab_size, init) = (self.shape.vocab_size, self.shape.init);

@@ -17,8 +17,12 @@ pub fn weighted_sum(terms: &[Term<'_>], seq: usize) -> Result<Tensor> {
         launch.array("gate", gate, gate.map_or(0, Tensor::elem_count))
     };
     let scalar = |index| launch.array("scalar", at(index).and_then(|term| Some(term.scalar?.0)), 1);
-    let mut numbers =
-        SumTerms { number: [0.0; MOST_TERMS], is_sigmoid: [0; MOST_TERMS], is_previous: [0; MOST_TERMS], groups: [1; MOST_TERMS] };
+    let mut numbers = SumTerms {
+        number: [0.0; MOST_TERMS],
+        is_sigmoid: [0; MOST_TERMS],
+        is_previous: [0; MOST_TERMS],
+        groups: [1; MOST_TERMS],
+    };
     for (index, term) in terms.iter().enumerate() {
         numbers.number[index] = term.number as f32;
         numbers.is_sigmoid[index] = i32::from(term.scalar.is_some_and(|(_, sigmoid)| sigmoid));

@@ -51,7 +51,7 @@ pub enum Recompute {
 /// The parts that a layer can have.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LayerPart {
-    Attention(Attention),
+    Attention(Box<Attention>),
     Mlp(Mlp),
 }
 
@@ -60,7 +60,7 @@ impl Deref for LayerPart {
 
     fn deref(&self) -> &(dyn Part + 'static) {
         match self {
-            Self::Attention(part) => part,
+            Self::Attention(part) => &**part,
             Self::Mlp(part) => part,
         }
     }
@@ -113,7 +113,7 @@ impl Layer {
             Sublayer { before: norm(before), part, after: norm(after), dropout, buffers }
         };
         let attention = options.attention.then(|| {
-            let part = LayerPart::Attention(Attention::new(spec, options, value, attended));
+            let part = LayerPart::Attention(Box::new(Attention::new(spec, options, value, attended)));
             sublayer(0, part, ["first norm", "output of attention", "first residual sum"])
         });
         let mlp = options.mlp.then(|| {
@@ -163,7 +163,7 @@ impl Layer {
 
     pub fn attentions(&self) -> impl Iterator<Item = &Attention> {
         self.sublayers.iter().filter_map(|sublayer| match &sublayer.part {
-            LayerPart::Attention(attention) => Some(attention),
+            LayerPart::Attention(attention) => Some(&**attention),
             LayerPart::Mlp(_) => None,
         })
     }
@@ -195,10 +195,13 @@ impl Layer {
             Recompute::None => 0.0,
             Recompute::Attention => self.attentions().map(|attention| attention.read_flops(length)).sum(),
             // The last part's output is read only by a norm that follows the sum.
-            Recompute::Block => self.sublayers.iter().enumerate().fold(self.input.gate_flops(), |sum, (index, Sublayer { part, .. })| {
-                let is_unread = index + 1 == self.sublayers.len() && self.norm_place == NormPlace::Pre;
-                sum + if is_unread { part.read_flops(length) } else { part.forward_flops(length) }
-            }),
+            Recompute::Block => self.sublayers.iter().enumerate().fold(
+                self.input.gate_flops(),
+                |sum, (index, Sublayer { part, .. })| {
+                    let is_unread = index + 1 == self.sublayers.len() && self.norm_place == NormPlace::Pre;
+                    sum + if is_unread { part.read_flops(length) } else { part.forward_flops(length) }
+                },
+            ),
         }
     }
 
