@@ -7,6 +7,7 @@ use runner_compute::kernels::cpu::dropout::DropoutMask;
 use runner_compute::kernels::loss::LossOptions;
 use runner_compute::kernels::muon::{self, Momentum};
 use runner_compute::kernels::pointwise::Rope;
+use runner_compute::kernels::weighted_sum::{Term, weighted_sum, weighted_sum_backward};
 use runner_compute::kernels::{embedding, loss, matmul, norm, optimizer, pointwise, storage};
 use runner_compute::optim::{self, UpdateInputs};
 use runner_spec::experiment::Activation;
@@ -81,6 +82,36 @@ fn columns_are_copied_as_on_cpus() {
             let taken = pointwise::take_columns(&x, from, width)?;
             pointwise::put_columns(&x, &side.activations(2, &[rows, width]), from)?;
             Ok(vec![Out::equal("taken", &taken), Out::equal("put", &x)])
+        });
+    }
+}
+
+/// Terms with every kind of coefficient; groups of a row that are whole vectors, and others.
+#[test]
+fn weighted_sums_and_their_gradients_agree_with_the_cpus() {
+    for (samples, seq, width, groups) in [(1, 1, 1, 1), (2, 3, 20, 4), (3, 4, 64, 8), (2, 5, 768, 6), (1, 9, 250, 5)] {
+        let rows = samples * seq;
+        compare(&format!("sums of {rows} x {width} in {groups} groups"), |side| {
+            let x = [1, 2, 3].map(|seed| side.activations(seed, &[rows, width]));
+            let [heads, tokens] = [(4, groups), (5, 1)].map(|(seed, n)| side.activations(seed, &[rows, n]));
+            let (plain, through) = (side.numbers(6, &[1]), side.numbers(7, &[1]));
+            let term = |x, number, scalar, gate, is_previous| Term { x, number, scalar, gate, is_previous };
+            let terms = [
+                term(&x[0], 1.0, None, None, false),
+                term(&x[1], 3.0, Some((&plain, false)), Some(&heads), false),
+                term(&x[0], -0.5, Some((&through, true)), Some(&tokens), true),
+                term(&x[2], 0.25, None, None, false),
+            ];
+            let dy = side.activations(8, &[rows, width]);
+            let mut outs = vec![Out::stored("sum", &weighted_sum(&terms, seq)?, 8)];
+            outs.push(Out::stored("sum of one", &weighted_sum(&terms[1..2], seq)?, 4));
+            for term in &terms {
+                let gradients = weighted_sum_backward(term, &dy, seq)?;
+                outs.push(Out::stored("dx", &gradients.x, 4));
+                outs.extend(gradients.gate.map(|gate| Out::stored("dgate", &gate, width / groups + 4)));
+                outs.extend(gradients.scalar.map(|scalar| Out::f32("dscalar", &scalar, width + 4, width as f64)));
+            }
+            Ok(outs)
         });
     }
 }

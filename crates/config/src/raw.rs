@@ -196,7 +196,7 @@ pub(crate) struct RawModel {
     pub(crate) pattern: Option<Vec<LayerOptions>>,
     /// Tensors and coefficients that `sums` name. A name is also that of the parameters. Default: none.
     pub(crate) values: Option<NamedValues>,
-    /// Sums that replace tensors at five places: `{layer: ["resid * x + mix * first"]}`. Default: none.
+    /// Sums that replace tensors at five places, each a list of equations: `{layer: ["resid * x + mix * first"]}`. Default: null, none.
     pub(crate) sums: Option<Sums>,
     /// The weights that training starts from. Default: normal(0, 0.02), GPT-2's residual projections scaled by
     /// 1/√(2·layers).

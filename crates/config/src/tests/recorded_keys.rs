@@ -49,7 +49,8 @@ const FILES: [&str; 16] = [
      schedule: {decay: {step: {epochs: 1, gamma: 0.5}}}\neval: {EVAL}",
     "model: {preset: gpt2-nano, init: {from: weights}}\ndata: {DATA}\neval: {EVAL}",
     "model: {preset: gpt2-nano, vocab_size: 50257}\ndata: {DATA, tokenizer: {hub: gpt2}}\neval: {EVAL}",
-    "model: {preset: gpt2-mini}\ndata: {TRAIN, validation: {fraction: 0.1}}\nparallel: {mode: pipeline, pipeline: {stages: 2}}\n\
+    "model: {preset: gpt2-mini, values: {first: {embedding: {}}, gate: {gate: {channels: 2}}}, sums: {embedding: ['2 * x'], \
+     layer: ['x + 0.1 * first'], value: ['0.5 * v'], attended: ['gate * y'], head: ['x - first']}}\ndata: {TRAIN, validation: {fraction: 0.1}}\nparallel: {mode: pipeline, pipeline: {stages: 2}}\n\
      eval: {EVAL, hellaswag: {builtin: stories}}",
     "model: {preset: gpt2-nano}\ndata: {DATA, position: {step: 2, epoch: 0, row: 3, rows: 3, tokens: 24}}\n\
      schedule: {start: 2, decay: {piecewise: [{at: {share: 0.5}, factor: 0.5}, {at: {steps: 900}, factor: 0, shape: cosine}]}}\neval: {EVAL}",

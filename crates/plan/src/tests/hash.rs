@@ -6,6 +6,7 @@ use crate::compile;
 use crate::testing::{Change, cluster, compiled, data, experiment};
 use runner_spec::data::{DataFacts, DataPart, TextOverlap};
 use runner_spec::experiment as e;
+use runner_spec::model::values::{NamedValue, Scalar};
 use runner_spec::model::{Biases, LayerOptions, Mask, NormGain, QkNorm};
 use runner_spec::optimizer::{AdamW, Decays, GroupOptions, Muon, Sgd};
 use runner_spec::schedule::{Decay, InverseSqrtDecay, PointShape, SchedulePoint, StepDecay};
@@ -66,7 +67,7 @@ fn the_hash_is_stable() {
 #[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn changes_that_affect_a_number_change_the_hash() {
     let mut seen = vec![("reference", compiled(&experiment()).hash)];
-    let changes: [Change<e::Experiment>; 73] = [
+    let changes: [Change<e::Experiment>; 75] = [
         ("seed", |x| x.seed = 1.into()),
         ("seed.data", |x| x.seed.data = 1),
         ("seed.init", |x| x.seed.init = 1),
@@ -103,6 +104,15 @@ fn changes_that_affect_a_number_change_the_hash() {
         ("pattern", |x| {
             x.model.options.pattern =
                 vec![LayerOptions { mlp: false, ..LayerOptions::default() }, LayerOptions::default()];
+        }),
+        ("sums", |x| x.model.options.sums.layer = vec!["0.5 * x".to_owned()]),
+        ("values", |x| {
+            x.model.options.values = [(
+                "half".to_owned(),
+                NamedValue::Scalar(Scalar { initial: 0.5, initial_of_last: None, sigmoid: false }),
+            )]
+            .into();
+            x.model.options.sums.layer = vec!["half * x".to_owned()];
         }),
         ("init", |x| x.model.init = Some(e::WeightInit::Pytorch { embedding: e::PytorchEmbedding::Uniform(0.1) })),
         ("init", |x| x.model.init = Some(e::WeightInit::Pytorch { embedding: e::PytorchEmbedding::Normal })),

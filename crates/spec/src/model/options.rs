@@ -280,7 +280,7 @@ pub fn option_keys(family: Family) -> [OptionKey; 23] {
         option("pattern", json!([]), "layers: {}"),
         // Words beside a model that has them: `Sums::lines`.
         option("values", json!({}), ""),
-        option("sums", json!({}), "sums of named values"),
+        option("sums", Value::Null, "sums of named values"),
     ]
 }
 

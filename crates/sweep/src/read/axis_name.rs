@@ -56,7 +56,10 @@ mod tests {
             assert_eq!(check_key_path(path), Ok(()), "{path}");
         }
         let help = |path| check_key_path(path).unwrap_err().1;
-        assert_eq!(help("model.layer"), "unknown key `layer` in `model`; did you mean `layers`?");
+        assert_eq!(
+            help("model.layer"),
+            "unknown key `layer` in `model`; did you mean `layers`?\n`layer` belongs under `model.sums`"
+        );
         assert!(help("modle.layers").ends_with("did you mean `model`?"));
         assert!(help("optimizer.adam.lr").ends_with("did you mean `adamw`?"));
         assert!(help("lr").contains("`lr` belongs under `optimizer.adamw`, `optimizer.lion`, "), "{}", help("lr"));
