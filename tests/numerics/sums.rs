@@ -1,5 +1,5 @@
-//! Small forms of nanochat and of two records of modded-nanogpt, whose residual streams are sums with named values, over 20 steps beside
-//! PyTorch (tests/golden/sums.py).
+//! Small forms of nanochat and of two records of modded-nanogpt, whose residual streams are sums with named values, over 20 steps in comparison
+//! with PyTorch (tests/golden/sums.py).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use runner_compute::state::TrainState;
 use runner_executor::Trainer;
 use runner_spec::experiment::Precision;
 use runner_spec::model::layout::ParamLayout;
-use runner_spec::model::{Family, ModelOptions, ModelSpec, parameters};
+use runner_spec::model::{Family, ModelOptions, ModelSpec, ParamSpec, parameters};
 use runner_spec::optimizer::{AdamW, Optimizer};
 
 use crate::common::{WholePasses as _, program, values};
@@ -124,6 +124,28 @@ fn public_models_with_named_sums_train_as_in_pytorch() {
         let found = train(name, &spec, &tensors, DType::F32);
         assert_close(name, &tensors, &found, 4.0 * 8.5e-7);
     }
+}
+
+/// The counts of the models themselves. Record 34 has a weight for its tables also in the five layers that have none.
+#[test]
+fn public_models_have_their_numbers_of_parameters() {
+    let count = |section: &str, replaced: &[(&str, &str)], layers: usize, vocabulary: usize| {
+        let section = replaced.iter().fold(section.to_owned(), |text, (from, to)| text.replace(from, to));
+        let options = ModelOptions::of_section(serde_yaml::from_str(&section).unwrap());
+        let sizes = ModelSpec::with_defaults(Family::Llama, [vocabulary, 2048, layers, 6, 768]);
+        let spec = ModelSpec { d_ff: 3072, options, ..sizes };
+        assert_eq!(spec.options.broken_rules(spec.family, layers, 768, spec.attention_heads()), []);
+        parameters(&spec).iter().map(ParamSpec::len).sum::<usize>()
+    };
+    let d12 = [
+        ("layers: [3]", "layers: [6]"),
+        ("in: [1, 3, 5]", "in: [1, 3, 5, 7, 9, 11]"),
+        ("{channels: 6}", "{channels: 24}"),
+        ("{channels: 4}", "{channels: 12}"),
+    ];
+    assert_eq!(count(NANOCHAT, &d12, 12, 32_768), 286_261_730);
+    let record = [("{channels: 4}", "{channels: 12}")];
+    assert_eq!(count(RECORD_34, &record, 12, 50_304), 271_024_985 - 5);
 }
 
 struct Trained {

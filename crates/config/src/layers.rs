@@ -201,6 +201,14 @@ impl Layers {
                 let at = join(path, name);
                 slot.is_some_and(|slot| self.complete_at(inner, slot, &at, mistakes))
             }
+            Shape::Entries(of) => {
+                let entry = parse_slot(of);
+                // Null takes back an entry of a lower layer.
+                map.retain(|name, inner| {
+                    !inner.is_null() && self.complete_at(inner, entry, &join(path, name), mistakes)
+                });
+                true
+            }
             _ => true,
         }
     }
@@ -258,6 +266,13 @@ pub(crate) fn prune(lower: &mut Value, higher: &Value, slot: KeyShape) {
             for (name, slot) in variants(of) {
                 if let (Some(inner), Some(above)) = (low.get_mut(name), high.get(name)) {
                     prune(inner, above, slot);
+                }
+            }
+        }
+        Shape::Entries(of) => {
+            for (name, inner) in low.iter_mut() {
+                if let Some(above) = high.get(name) {
+                    prune(inner, above, parse_slot(of));
                 }
             }
         }

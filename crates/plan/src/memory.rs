@@ -15,8 +15,8 @@ use crate::ranks::topology::longest_message;
 use device::is_hopper_or_newer;
 use runner_spec::cluster::{DeviceFacts, KernelWorkspace};
 use runner_spec::experiment::{ParallelMode, Precision, Recompute};
-use runner_spec::model::Decoder;
 use runner_spec::model::parts::{Buffer, Head, Layer, Linear, Positions, Sums};
+use runner_spec::model::{Carried, Decoder};
 use runner_spec::plan::{COMMAND_ITEM, MemoryCategory, MemoryEstimate, MemoryItem, PROCESS_ITEM};
 use runner_spec::precision;
 use runner_spec::program::{Device, EVAL_TOKENS_PER_FORWARD, Instruction, Program};
@@ -88,7 +88,10 @@ pub fn estimate(
     let mut activations = |part: &str, buffers: &[Buffer], sizes: &Sizes, count: u64| {
         for buffer in buffers.iter().filter(|_| count > 0) {
             let new = item(MemoryCategory::Activations, format!("{part}: {}", buffer.name), sizes.bytes(buffer), count);
-            match items.iter_mut().find(|known| known.what == new.what && known.bytes == new.bytes) {
+            match items
+                .iter_mut()
+                .find(|known| (known.category, &known.what, known.bytes) == (new.category, &new.what, new.bytes))
+            {
                 Some(known) => known.count += count,
                 None => items.push(new),
             }
@@ -100,13 +103,13 @@ pub fn estimate(
         activations("layer, for its weights", &layer.deferred(), &sizes, *work);
     }
     activations("head", &head_kept(program, &decoder.head), &sizes, heads);
-    let handed_on = |index: usize| decoder.carried[index].buffer();
+    let of_carried = |index: usize| decoder.carried[index].buffer();
     for (index, [count, _]) in carried.iter().enumerate() {
-        activations("handed on", &[handed_on(index)], &sizes, *count);
+        activations("carried", &[of_carried(index)], &sizes, *count);
     }
     if let Some(last) = &last {
         for (index, [_, smaller]) in carried.iter().enumerate() {
-            activations("handed on, last micro-batch", &[handed_on(index)], last, *smaller);
+            activations("carried, last micro-batch", &[of_carried(index)], last, *smaller);
         }
         for (layer, [.., smaller]) in counted() {
             activations("layer, last micro-batch", &layer.kept(program.recompute), last, *smaller);
@@ -120,7 +123,7 @@ pub fn estimate(
     let head_peak = if has_head { saved.saturating_add(sizes.bytes(&decoder.head.held())) } else { saved };
     let layer_peak = decoder.layers.most(|layer| layer_backward(program, layer, &sizes));
     let layer_peak = (saved - head_freed).saturating_add(layer_peak);
-    // The gradients of what is handed on beside the residual stream.
+    // The gradients of carried tensors.
     let beside = sizes.total(&[buffer_beside(program, &decoder)]);
     let (head_peak, layer_peak) = (head_peak.saturating_add(beside), layer_peak.saturating_add(beside));
     let all_weights = weights_gathered_for_evaluation(program);
@@ -208,11 +211,11 @@ pub fn estimate(
     }
 }
 
-/// What flows beside the residual stream of this rank at most.
+/// The carried tensors that flow into a block of this rank, where they are widest.
 fn buffer_beside(program: &Program, decoder: &Decoder) -> Buffer {
     let blocks = program.chunks.iter().flat_map(|chunk| chunk.range()).filter(|_| !decoder.carried.is_empty());
     let widths = blocks.map(|block| decoder.carried_to(block).map(|(_, carried)| carried.width).sum());
-    Buffer { name: "beside the residual stream", per_position: widths.max().unwrap_or(0), always_f32: false }
+    Buffer { name: "carried tensors", per_position: widths.max().unwrap_or(0), always_f32: false }
 }
 
 /// Bytes that a layer's backward needs at its peak beyond what is saved: gradients, and activations that it computes again.
@@ -322,6 +325,9 @@ fn communication(program: &Program, slots: u64, sizes: &Sizes) -> Vec<MemoryItem
     let (before_it, after_it) = (has_part(1, parts), has_part(0, parts - 1));
     let channels = before_it + after_it;
     let message = sizes.positions.saturating_mul(program.widest_message() as u64).saturating_mul(sizes.element);
+    // A stream of several tensors is packed into one to be sent, and taken apart when it is received.
+    let packed = program.model.decoder().carried.iter().any(Carried::is_handed_on);
+    push("activations and gradients, packed", message, if packed { channels } else { 0 });
     if program.device == Device::Cpu {
         // A slot stays as large as the longest message that was in it.
         let slot = message.max((longest_message(program) as u64).saturating_mul(sizes.element));

@@ -33,7 +33,7 @@ pub use parameter::{InitialWeights, ParamRole, ParamSpec};
 pub use pytorch_init::PytorchEmbedding;
 pub use rope::{RopeScaling, Rotary};
 pub use spec::{DEFAULT_ROPE_THETA, ModelSpec};
-pub use wiring::{Carried, CarriedTensor};
+pub use wiring::{Carried, CarriedTensor, MOST_TERMS};
 
 /// The parameters of `spec` in registration order. A tied head adds none.
 pub fn parameters(spec: &ModelSpec) -> Vec<ParamSpec> {

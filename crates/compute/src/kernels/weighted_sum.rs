@@ -4,9 +4,7 @@ use candle_core::{Result, Tensor, bail};
 
 use super::access::{copied, tensor};
 use super::cpu::{Real, weighted_sum as cpu};
-
-/// The most terms of a sum.
-pub const MOST_TERMS: usize = 4;
+pub use runner_spec::model::MOST_TERMS;
 
 /// One term.
 #[derive(Debug, Clone, Copy)]
@@ -18,7 +16,7 @@ pub struct Term<'a> {
     pub scalar: Option<(&'a Tensor, bool)>,
     /// `[rows, groups]`: the sigmoid of each is the coefficient of one of the equal groups of a row's channels.
     pub gate: Option<&'a Tensor>,
-    /// True if a row takes the row before it, and the first row of `seq` zeros.
+    /// True if each row reads the row before it, and the first row of a sequence zeros.
     pub is_previous: bool,
 }
 
@@ -48,7 +46,7 @@ pub fn weighted_sum(terms: &[Term<'_>], seq: usize) -> Result<Tensor> {
     };
     let (rows, width) = first.x.dims2()?;
     if terms.iter().any(|term| term.x.dims() != first.x.dims()) || seq == 0 || rows % seq != 0 {
-        bail!("terms of different shapes")
+        bail!("terms of different shapes, or {rows} rows in sequences of {seq}")
     }
     on_gpu!(first.x => super::cuda::weighted_sum::weighted_sum(terms, seq));
     with_type!(first.x, S => {
@@ -74,7 +72,7 @@ pub fn weighted_sum(terms: &[Term<'_>], seq: usize) -> Result<Tensor> {
 pub fn weighted_sum_backward(term: &Term<'_>, dy: &Tensor, seq: usize) -> Result<TermGradients> {
     let ((rows, width), groups) = (dy.dims2()?, term.groups()?);
     if term.x.dims() != dy.dims() || seq == 0 || rows % seq != 0 {
-        bail!("a gradient of another shape than its term")
+        bail!("a gradient of another shape than its term, or {rows} rows in sequences of {seq}")
     }
     on_gpu!(dy => super::cuda::weighted_sum::weighted_sum_backward(term, dy, seq));
     with_type!(dy, S => {

@@ -27,7 +27,7 @@ pub enum Block {
     Head(Head),
 }
 
-/// The activations that one block's backward needs, and the tensors beside the residual stream that it read.
+/// The activations that one block's backward needs, and the carried tensors that it read.
 #[derive(Debug)]
 pub struct SavedActivations {
     pub of: BlockActivations,

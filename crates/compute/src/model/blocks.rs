@@ -47,7 +47,7 @@ pub struct Model {
     /// The chunk, within the whole model's list.
     pub range: Range<usize>,
     pub(super) blocks: Vec<Block>,
-    /// The tensors that flow beside the residual stream of the whole model.
+    /// The carried tensors of the whole model.
     pub(super) carried: Vec<Carried>,
     /// The places of those that each block of the chunk reads.
     reads: Vec<BTreeSet<usize>>,
@@ -162,7 +162,7 @@ impl Model {
         if blocks.start < self.range.start || blocks.end > self.range.end {
             bail!("forward of blocks {blocks:?}, but the chunk has {:?}", self.range)
         }
-        let (stream, head) = self.run_to_head(params, mb, input, blocks, 0, |pass, index, layer, mut x| {
+        let (stream, head) = self.run_to_head(params, mb, input, blocks, |pass, index, layer, mut x| {
             let of = if let Some(layer) = layer {
                 let (y, activations) =
                     layer.forward(pass, x).map_err(|e| with_computation(e, || format!("layer {}", index - 1)))?;
@@ -233,9 +233,14 @@ impl Model {
             Ok(())
         };
         if let Some((x, sent)) = input.as_ref().zip(self.range.start.checked_sub(1)) {
-            check(&|| format!("{}, received from another stage", name_of_output(sent)), &x.x)?;
+            let received = || format!("{}, received from another stage", name_of_output(sent));
+            check(&received, &x.x)?;
+            for (place, tensor) in &x.carried {
+                let from = name_of_output(self.carried[*place].from);
+                check(&|| format!("{from}, received from another stage"), tensor)?;
+            }
         }
-        let (_, head) = self.run_to_head(params, mb, input, self.range.clone(), 0, |pass, block, layer, x| {
+        let (_, head) = self.run_to_head(params, mb, input, self.range.clone(), |pass, block, layer, x| {
             let y = match layer {
                 Some(layer) => layer.forward(pass, x)?.0,
                 None => x,
@@ -253,7 +258,7 @@ impl Model {
         mb: &MicroBatch,
         input: Option<Stream>,
     ) -> Result<(Stream, Option<&Head>)> {
-        self.run_to_head(params, mb, input, self.range.clone(), 0, |pass, _, layer, x| match layer {
+        self.run_to_head(params, mb, input, self.range.clone(), |pass, _, layer, x| match layer {
             Some(layer) => Ok(layer.forward(pass, x)?.0),
             None => Ok(x),
         })
@@ -261,14 +266,13 @@ impl Model {
 
     /// Runs the embedding, and gives its output to `step`; then gives each layer to `step` with the layer's input. `step` gets the index
     /// in the whole list, and returns the block's output. Returns the input of the head or of the next blocks, and the head where `blocks`
-    /// have it. Token 0 of each row is at position `start`.
+    /// have it.
     pub(super) fn run_to_head(
         &self,
         params: &Params,
         mb: &MicroBatch,
         input: Option<Stream>,
         blocks: Range<usize>,
-        start: usize,
         mut step: impl FnMut(ForwardPass<'_>, usize, Option<&TransformerLayer>, Tensor) -> Result<Tensor>,
     ) -> Result<(Stream, Option<&Head>)> {
         if let Some(stream) = &input {
@@ -279,7 +283,7 @@ impl Model {
             stream = Some(match (block, stream.take()) {
                 (Block::Embedding(e), None) => {
                     let pass = ForwardPass::new(params, mb);
-                    let x = step(pass, index, None, e.forward(pass, start)?)?;
+                    let x = step(pass, index, None, e.forward(pass, 0)?)?;
                     self.embedded(pass, e, x)?
                 }
                 (Block::Layer(l), Some(Stream { x, carried })) => {
@@ -304,7 +308,7 @@ impl Model {
         Ok(self.after(0, x, embedding.table_rows(pass)?))
     }
 
-    /// What flows out of `block`, whose output is `x`, given what flowed beside the residual stream into it.
+    /// What flows out of `block`, whose output is `x`, given the carried tensors that flowed into it.
     fn after(&self, block: usize, x: Tensor, mut carried: nn::Carried) -> Stream {
         carried.retain(|(place, _)| self.carried[*place].is_handed_to(block + 1));
         let outputs =

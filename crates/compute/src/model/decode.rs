@@ -18,7 +18,7 @@ pub struct KvCache {
     pub capacity: usize,
     /// Tokens of each row so far.
     pub length: usize,
-    /// The ids of each row, where the embedding reads those before a token.
+    /// The ids of each row, for an embedding that reads those before a token.
     ids: Vec<Vec<u32>>,
 }
 
@@ -70,7 +70,7 @@ impl Model {
             (None, _) => None,
         };
         let mut layers = cache.layers.iter();
-        let (stream, head) = self.run_to_head(params, &mb, input, blocks, start, |pass, _, layer, x| {
+        let (stream, head) = self.run_to_head(params, &mb, input, blocks, |pass, _, layer, x| {
             let Some(layer) = layer else { return Ok(x) };
             match (layer.attention(), layers.as_slice()) {
                 (None, _) => Ok(layer.forward(pass, x)?.0),

@@ -91,7 +91,7 @@ const ALL_SUMS: &str = r#"{
     }
 }"#;
 
-/// Sums with numbers alone, which keep nothing.
+/// Sums whose coefficients are numbers. They keep nothing.
 const NUMBERS: &str = r#"{
     "values": {"first": {"embedding": {}}, "own": {"table": {}}},
     "sums": {"layer": ["0.9 * x + 0.1 * first"], "value": ["v + 0.5 * own"], "attended": ["2 * y"], "head": ["x - 0.2 * first"]}
@@ -231,8 +231,8 @@ fn kernels_continue_while_another_thread_waits_for_their_buffers() {
     let (done, is_done) = channel();
     thread::spawn(move || {
         let models = models();
-        // Norms after the sums, a bias in the head, a Llama.
-        let chosen = [&models[1], &models[16], &models[128]];
+        // Norms after the sums, a bias in the head, a Llama, sums of named values.
+        let chosen = [&models[1], &models[16], &models[128], &models[models.len() - 3]];
         for (spec, dtype) in chosen.into_iter().flat_map(|spec| [(spec, DType::F32), (spec, DType::BF16)]) {
             let params = params(spec, dtype);
             let grads = Params::zeroed_like(params.layout.clone(), &params.flat.to_dtype(DType::F32).unwrap()).unwrap();

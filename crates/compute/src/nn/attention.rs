@@ -116,7 +116,7 @@ impl Attention {
         Ok(inputs)
     }
 
-    /// Replaces the gradients of replaced values by those of the values themselves. Returns what gates add to the gradient of `x`.
+    /// Replaces the gradients of the new values by the gradients of the old ones. Returns what gates add to the gradient of `x`.
     fn replace_values_backward(
         &self,
         pass: &mut BackwardPass<'_>,
@@ -219,9 +219,9 @@ impl Attention {
             valid_lengths: mb.valid_lengths.as_ref(),
             documents: mb.documents.as_ref(),
         };
-        let is_changed = self.rope.is_some() || self.qk_norm.is_some() || !self.value.is_empty();
-        let sums = self.qkv.bias.is_some() && !is_changed;
-        let dqkv = attention::attention_backward(&qkv, &heads, &lse, &dheads, shape, masks, sums)?;
+        let is_projection = self.rope.is_none() && self.qk_norm.is_none() && self.value.is_empty();
+        let row_sums = self.qkv.bias.is_some() && is_projection;
+        let dqkv = attention::attention_backward(&qkv, &heads, &lse, &dheads, shape, masks, row_sums)?;
         drop((qkv, heads, lse, dheads));
         match (&self.qk_norm, before_norms) {
             (Some(qk_norm), Some(inputs)) if qk_norm.rotates_first => {

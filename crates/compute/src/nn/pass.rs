@@ -8,15 +8,15 @@ use crate::nn::Params;
 pub struct ForwardPass<'a> {
     pub params: &'a Params,
     pub mb: &'a MicroBatch,
-    /// The tensors beside the residual stream that the block reads.
+    /// The carried tensors that the block reads.
     pub carried: &'a Carried,
 }
 
-/// Nothing beside the residual stream.
+/// No carried tensors.
 static NOTHING: Carried = Vec::new();
 
 impl<'a> ForwardPass<'a> {
-    /// A pass of a model without tensors beside the residual stream.
+    /// A pass of a model without carried tensors.
     pub fn new(params: &'a Params, mb: &'a MicroBatch) -> Self {
         Self { params, mb, carried: &NOTHING }
     }
@@ -29,14 +29,14 @@ pub struct BackwardPass<'a> {
     pub mb: &'a MicroBatch,
     /// Receives the weight gradients.
     pub grads: GradientSink<'a>,
-    /// The tensors beside the residual stream that the block read.
+    /// The carried tensors that the block read.
     pub carried: Carried,
     /// Their gradients so far.
     pub carried_gradients: Carried,
 }
 
 impl<'a> BackwardPass<'a> {
-    /// A pass of a model without tensors beside the residual stream.
+    /// A pass of a model without carried tensors.
     pub fn new(params: &'a Params, mb: &'a MicroBatch, grads: GradientSink<'a>) -> Self {
         Self { params, mb, grads, carried: Vec::new(), carried_gradients: Vec::new() }
     }

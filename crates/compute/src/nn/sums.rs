@@ -1,4 +1,4 @@
-//! Sums that replace a tensor at a place of a model: coefficients times tensors that flow beside the residual stream.
+//! Sums that replace a tensor at a place of a model: coefficients times tensors.
 
 use candle_core::{Result, Tensor, bail};
 
@@ -7,7 +7,7 @@ use crate::kernels::pointwise::{add_assign, put_columns, take_columns};
 use crate::kernels::weighted_sum::{self, weighted_sum, weighted_sum_backward};
 use crate::kernels::{embedding, matmul};
 
-/// The tensors that flow beside the residual stream, or their gradients, by their places in [`runner_spec::model::Decoder::carried`].
+/// Tensors that blocks hand on for later ones in addition to the residual stream, or their gradients, by their places in [`runner_spec::model::Decoder::carried`].
 pub type Carried = Vec<(usize, Tensor)>;
 
 /// What flows from block to block, or its gradient.
@@ -93,7 +93,7 @@ impl Stream {
     pub fn unpacked(packed: Tensor, d_model: usize, carried: &[(usize, usize)]) -> Result<Self> {
         let width = d_model + carried.iter().map(|(_, width)| width).sum::<usize>();
         if packed.dim(1)? != width {
-            bail!("rows of {} numbers were handed on instead of {width}", packed.dim(1)?)
+            bail!("expected rows of {width} numbers from another chunk, got {}", packed.dim(1)?)
         }
         if carried.is_empty() {
             return Ok(packed.into());
@@ -115,7 +115,7 @@ fn find(carried: &Carried, index: usize) -> Result<&Tensor> {
     }
 }
 
-/// Adds a gradient to that of tensor `index`. The sum is made in a buffer that nothing else reads.
+/// Adds a gradient to the sum for tensor `index`, in place: no deferred task holds that buffer.
 fn add_gradient(carried: &mut Carried, index: usize, gradient: Tensor) -> Result<()> {
     if let Some((_, sum)) = carried.iter().find(|(of, _)| *of == index) {
         return add_assign(sum, &gradient);
@@ -139,7 +139,8 @@ impl Sums {
         self.0.iter().filter(reads_previous).count()
     }
 
-    /// Replaces `x`, `[batch·seq, width]`. Gates read `gated_by`, or without it the tensor itself. Returns what the backward reads, too.
+    /// Replaces `x`, `[batch·seq, width]`. Gates read `gated_by`, or without it the tensor itself. Also returns the
+    /// tensors that the backward reads.
     pub fn forward(
         &self,
         pass: ForwardPass<'_>,
@@ -262,6 +263,9 @@ impl Term {
     /// The tensor of the term, where `own` is replaced.
     fn read(&self, pass: ForwardPass<'_>, own: Option<&Tensor>) -> Result<Tensor> {
         match (self.tensor, own) {
+            (TermTensor::Previous, _) if pass.mb.documents.is_some() => {
+                bail!("the token before is of another document where one begins")
+            }
             (TermTensor::Own | TermTensor::Previous, Some(own)) => Ok(own.clone()),
             (TermTensor::Own | TermTensor::Previous, None) => bail!("the tensor that a sum replaced is missing"),
             (TermTensor::Carried(index), _) => Ok(find(pass.carried, index)?.clone()),

@@ -22,6 +22,13 @@ pub(crate) fn with(lines: &str) -> String {
     format!("model: {{preset: gpt2-micro}}\ndata:\n  train: {{text: {{files: [input.txt]}}}}\n{lines}")
 }
 
+/// A model with these values and sums.
+fn with_sums(values: &str, sums: &str) -> String {
+    format!(
+        "model:\n  preset: llama-micro\n  values: {values}\n  sums: {sums}\ndata: {{train: {{text: {{files: [input.txt]}}}}}}\n"
+    )
+}
+
 macro_rules! says {
     ($($name:ident: $text:expr;)*) => {$(
         #[test]
@@ -53,6 +60,11 @@ says! {
     a_schedule_that_starts_after_the_run: with("train: {steps: 100}\nschedule:\n  start: 90\n  warmup: {steps: 20}\n");
     groups_that_match_nothing: with("train:\n  groups:\n    - {match: 'transformer.wte.wieght', lr_scale: 2}\n    - {match: '*.gain', weight_decay: 0}\n    - {match: '*.bias'}\n");
     weight_decay_of_an_optimizer_without_it: with("train: {groups: [{match: '*', weight_decay: 0.1}]}\noptimizer: {sgd: {lr: 1}}\n");
+    sums_that_cannot_be_read: with_sums("{first: {embedding: {}}, g: {gate: {channels: 4}}}", "{layer: ['x + / first'], value: ['v +'], attended: ['g * z'], head: ['prevous(x)']}");
+    sums_of_wrong_terms: with_sums("{first: {embedding: {}}, g: {gate: {channels: 4}}, s: {scalar: {initial: 1, initial_of_last: 2}}, late: {output: {layers: [5]}}}", "{embedding: ['x + first', 's * x', 'g * previous(x)'], layer: ['x * first', 'x + late', 'g * x', '0 * x'], value: ['norm(v)', 'v + previous(v)'], head: ['x + x + x + x + x']}");
+    values_that_do_not_fit: with_sums("{x: {embedding: {}}, g: {gate: {channels: 4000}}, t: {table: {in: [9]}}, u: {table: {in: [1, 0], shared: [0]}}, o: {output: {layers: [0, 1]}}, w: {table: {in: [0, 1], shared: [0, 2]}}}", "{layer: ['g * x + t + u + o']}");
+    values_without_what_they_need: with_sums("{g: {gate: {}}, s: {scalar: {initial: null}}, k: {scaler: {initial: 1}}, n: null}", "{layer: ['g * x']}");
+    values_that_nothing_reads: with_sums("{first: {embedding: {}}, mix: {scalar: {initial: 1}}}", "{layer: ['x + first']}");
     settings_of_muon: with("optimizer: {muon: {lr: 0, momentum: 1, iterations: 0, scale: rms, adamw: {betas: [0.9, 1.0]}}}\n");
     transfer_without_rules: with("train: {transfer: {d_model: 32}}\noptimizer: {sgd: {lr: 1}}\n");
     transfer_from_nothing: with("train: {transfer: {layers: 0, depth_exponent: 2}}\n");

@@ -110,10 +110,14 @@ struct BlockProducts {
 impl BlockProducts {
     fn new(spec: &ModelSpec, blocks: &Range<usize>, length: usize) -> Self {
         let decoder = spec.decoder();
-        // The embeddings, which are all that block 0 holds, are read by row: no matrix product. A head that is tied multiplies by the
+        // The embeddings are read by row: no matrix product. A head that is tied multiplies by the
         // embedding's matrix.
         let heads = f64::from(u8::from(blocks.contains(&(spec.layers + 1))));
         let mut sum = Self { products: heads * decoder.head.project.size() as f64, attention: 0.0 };
+        if blocks.contains(&0) {
+            sum.products += decoder.embedding.sums.gate_size() as f64;
+        }
+        sum.products += heads * decoder.head.sums.gate_size() as f64;
         for (layer, times) in decoder.layers.count_in(blocks.clone()) {
             sum.products += times as f64 * layer.multiplications() as f64;
             sum.attention += times as f64 * layer.score_flops(length);

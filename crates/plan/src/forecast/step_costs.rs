@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use crate::forecast::block_time::{BlockKindSeconds, BlockTimer};
 use crate::forecast::cost::block_params;
 use crate::forecast::simulate::{Message, StepCosts, Transfer};
-use crate::forecast::wire::message_bytes;
+use crate::forecast::wire::bytes_of_rows;
 use crate::ranks::shard::gathered_element_bytes;
 use runner_spec::cluster::{ClusterFacts, DeviceFacts};
 use runner_spec::experiment::Optimizer;
@@ -34,6 +34,8 @@ pub(crate) struct PlanCosts<'a> {
     pub devices: usize,
     /// Parameters of each block.
     params: Vec<u64>,
+    /// Numbers of one position that flow into each block.
+    widths: Vec<usize>,
     /// The links of each stage.
     links: Vec<StageLinks>,
 }
@@ -112,7 +114,8 @@ impl<'a> PlanCosts<'a> {
         let rates = &cluster.rates;
         let links = if gpus { rates.gpu_links.or(rates.links) } else { rates.links };
         let links = stage_links(first.mesh, hardware, links)?;
-        Some(Self { stages: costs, basis, devices: sharers.len(), params: block_params(&first.model), links })
+        let (params, widths) = (block_params(&first.model), first.model.widths());
+        Some(Self { stages: costs, basis, devices: sharers.len(), params, widths, links })
     }
 
     /// The costs of `ranks`, which are all ranks of a plan.
@@ -270,7 +273,7 @@ impl StepCosts for PlanCosts<'_> {
 
     fn message(&self, from: usize, to: usize, program: &Program, Message { mb, block }: Message) -> Transfer {
         let link = self.links[from].peers[to];
-        let bytes = message_bytes(program, program.batch.rows(mb).1 as u64, block) as f64;
+        let bytes = bytes_of_rows(program, program.batch.rows(mb).1 as u64, self.widths[block]) as f64;
         Transfer {
             latency: link.latency,
             seconds: bytes / link.bytes_per_second,

@@ -40,6 +40,11 @@ pub(crate) fn bytes_sent_by_stage(program: &Program) -> u64 {
 
 /// The bytes of `rows` rows that flow into `block`, or of their gradients.
 pub(crate) fn message_bytes(program: &Program, rows: u64, block: usize) -> u64 {
-    let numbers = rows.saturating_mul((program.batch.length * program.model.width_to(block)) as u64);
+    bytes_of_rows(program, rows, program.model.width_to(block))
+}
+
+/// The bytes of `rows` rows of activations of `width`.
+pub(crate) fn bytes_of_rows(program: &Program, rows: u64, width: usize) -> u64 {
+    let numbers = rows.saturating_mul((program.batch.length * width) as u64);
     numbers.saturating_mul(precision::activation_bytes(program.precision))
 }

@@ -15,7 +15,7 @@ pub struct Decoder {
     pub embedding: Embedding,
     pub layers: Layers,
     pub head: Head,
-    /// The tensors that flow from block to block beside the residual stream.
+    /// The tensors that blocks hand on for later ones in addition to the residual stream.
     pub carried: Vec<Carried>,
 }
 

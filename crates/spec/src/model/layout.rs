@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::ParamSpec;
+use super::{ParamRole, ParamSpec};
 
 /// One parameter's place in the flat buffer, in elements.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -41,20 +41,23 @@ impl ParamLayout {
         Self::with_fewer_moments(specs, |_| false)
     }
 
-    /// Lays out parameters given in registration order. Matrices for which `has_one` is true come first, and have only the first moment.
+    /// Lays out parameters given in registration order. Matrices for which `has_one` is true come first, and have only the first moment. Those
+    /// of coefficients, which may have any size, come last: matrices of products begin at multiples of the widths.
     pub fn with_fewer_moments(specs: Vec<ParamSpec>, has_one: impl Fn(&ParamSpec) -> bool) -> Self {
         let (matrices, rest): (Vec<_>, Vec<_>) = specs.into_iter().partition(ParamSpec::is_matrix);
         let (first, matrices): (Vec<_>, Vec<_>) = matrices.into_iter().partition(has_one);
+        let (coefficients, matrices): (Vec<_>, Vec<_>) =
+            matrices.into_iter().partition(|spec: &ParamSpec| spec.role == ParamRole::Coefficient);
         let elements = |specs: &[ParamSpec]| specs.iter().map(ParamSpec::len).sum::<usize>();
         let one_moment = elements(&first);
-        let in_matrices = one_moment + elements(&matrices);
+        let in_matrices = one_moment + elements(&matrices) + elements(&coefficients);
         let mut offset = 0;
         let place = |spec: ParamSpec| {
             let entry = ParamEntry { spec, offset };
             offset = entry.range().end;
             entry
         };
-        let entries = first.into_iter().chain(matrices).chain(rest).map(place).collect();
+        let entries = first.into_iter().chain(matrices).chain(coefficients).chain(rest).map(place).collect();
         Self { entries, total: offset, matrices: in_matrices, one_moment }
     }
 
@@ -156,7 +159,7 @@ pub fn join_ranges(ranges: impl Iterator<Item = Range<usize>>) -> Vec<Range<usiz
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{ParamInit, ParamRole};
+    use crate::model::ParamInit;
 
     fn layout(lengths: &[usize]) -> ParamLayout {
         let spec = |(index, &length): (usize, &usize)| ParamSpec {

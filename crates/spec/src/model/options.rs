@@ -278,7 +278,7 @@ pub fn option_keys(family: Family) -> [OptionKey; 23] {
         option("z_loss", json!(0.0), "z-loss × {}"),
         option("embedding_norm", json!(false), "norm of the embedding"),
         option("pattern", json!([]), "layers: {}"),
-        // Words beside a model that has them: `Sums::lines`.
+        // `Sums::lines` describes them.
         option("values", json!({}), ""),
         option("sums", Value::Null, "sums of named values"),
     ]
@@ -307,7 +307,8 @@ impl ModelOptions {
         let scale = 1.0 / (self.head_dim.unwrap_or(head_dim) as f64).sqrt();
         self.attention_scale = self.attention_scale.filter(|given| *given != scale);
         self.rope_fraction = self.rope_fraction.filter(|fraction| *fraction != 1.0);
-        self.sums = self.sums.canonical();
+        self.sums = self.sums.canonical(&self.values);
+        self.values = self.values.into_iter().map(|(name, value)| (name, value.canonical(layers))).collect();
         (self, theta)
     }
 

@@ -101,6 +101,15 @@ impl ModelSpec {
         if self.options.sums.is_empty() { self.d_model } else { self.decoder().width_to(block) }
     }
 
+    /// [`Self::width_to`] of each block.
+    pub fn widths(&self) -> Vec<usize> {
+        if self.options.sums.is_empty() {
+            return vec![self.d_model; self.block_count()];
+        }
+        let decoder = self.decoder();
+        (0..self.block_count()).map(|block| decoder.width_to(block)).collect()
+    }
+
     /// The number of layers among `blocks`, a part of the block list.
     pub fn layers_in(&self, blocks: Range<usize>) -> usize {
         blocks.end.min(self.layers + 1).saturating_sub(blocks.start.max(1))

@@ -62,7 +62,7 @@ impl NamedValue {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LayerOutputs {
-    /// The layers, from 0, in the order of `in`. Without `in`: one layer.
+    /// The layers, from 0: one for each layer of `in`, or without `in` exactly one.
     #[schemars(length(min = 1, max = 10_000))]
     pub layers: Vec<usize>,
     /// The layers that read them. Terms with this value are left out elsewhere. Default: all that use it.
@@ -89,10 +89,10 @@ pub struct TokenTable {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Scalar {
-    /// Where it starts.
+    /// Initial value.
     #[schemars(range(min = -1e6, max = 1e6))]
     pub initial: f64,
-    /// Where the last layer's starts; those between lie on a line. Default: `initial`.
+    /// Initial value in the last layer; those between are interpolated linearly. Default: `initial`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = -1e6, max = 1e6))]
     pub initial_of_last: Option<f64>,
@@ -106,7 +106,7 @@ pub struct Scalar {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Gate {
-    /// How many of the first channels it reads.
+    /// The number of leading channels that it reads.
     #[schemars(range(min = 1, max = 100_000))]
     pub channels: usize,
 }
@@ -198,12 +198,19 @@ impl Sums {
         equations.chain([named.collect::<Vec<_>>().join("; ")]).filter(|line| !line.is_empty()).collect()
     }
 
-    /// The sums with each equation in the one form that all spellings share. An equation that cannot be read stays as it is.
+    /// The sums with each equation in the form that spellings share, with coefficients before tensors, and without equations that
+    /// change nothing. An equation that cannot be read stays as it is.
     #[must_use]
-    pub(super) fn canonical(&self) -> Self {
-        let of = |place| {
-            let equations = self.at(place).iter();
-            equations.map(|text| Equation::read(text).map_or_else(|_| text.clone(), |read| read.to_string())).collect()
+    pub(super) fn canonical(&self, values: &NamedValues) -> Self {
+        let of = |place: SumPlace| {
+            let one = |text: &String| match Equation::read(text) {
+                Ok(mut equation) => {
+                    equation.order(values);
+                    equation.to_string()
+                }
+                Err(_) => text.clone(),
+            };
+            self.at(place).iter().map(one).filter(|text| text != place.tensor()).collect()
         };
         let [embedding, layer, value, attended, head] = SumPlace::ALL.map(of);
         Self { embedding, layer, value, attended, head }
@@ -244,7 +251,35 @@ enum Token {
     Sign(char),
 }
 
+impl NamedValue {
+    /// The form that spellings share in a model of `layers` layers.
+    pub(super) fn canonical(self, layers: usize) -> Self {
+        match self {
+            Self::Scalar(scalar) => {
+                let initial_of_last = scalar.initial_of_last.filter(|last| layers > 1 && *last != scalar.initial);
+                Self::Scalar(Scalar { initial_of_last, ..scalar })
+            }
+            Self::Table(table) if table.shared.is_empty() && table.within.iter().copied().eq(0..layers) => {
+                Self::Table(TokenTable::default())
+            }
+            other => other,
+        }
+    }
+}
+
 impl Equation {
+    /// Puts a product's scalar first, then its gate, then its tensor.
+    fn order(&mut self, values: &NamedValues) {
+        let Self::Sum(products) = self else { return };
+        for product in products {
+            product.names.sort_by_key(|(name, _)| match values.get(name) {
+                Some(NamedValue::Scalar(_)) => 0,
+                Some(NamedValue::Gate(_)) => 1,
+                _ => 2,
+            });
+        }
+    }
+
     /// # Errors
     /// What is wrong, and where.
     pub(super) fn read(text: &str) -> Result<Self, EquationMistake> {
@@ -289,7 +324,12 @@ impl Product {
                     after @ ..,
                 ] => {
                     if function != "previous" || product.previous.is_some() {
-                        return Err((format!("`{function}(…)` cannot be a factor here"), *at));
+                        let why = if product.previous.is_some() {
+                            "a term has only one"
+                        } else {
+                            "the functions are `previous`, and `norm` as a whole equation"
+                        };
+                        return Err((format!("`{function}(…)` cannot stand here: {why}"), *at));
                     }
                     product.previous = Some((of.clone(), *at));
                     after

@@ -8,17 +8,17 @@ use super::option_rules::BrokenRule;
 use super::options::ModelOptions;
 use super::parts::{Buffer, Equation, GateCoefficient, ScalarCoefficient, Sums, Term, TermTensor, buffer};
 use super::spec::ModelSpec;
-use super::values::{self, NamedValue, Product, SumPlace};
+use super::values::{self, EquationMistake, NamedValue, Product, SumPlace};
 use crate::diagnostic::nearest;
 
-/// The most terms of an equation: a GPU's kernel takes as many.
-const MOST_TERMS: usize = 4;
+/// The most terms of an equation, a limit of the CUDA kernel.
+pub const MOST_TERMS: usize = 4;
 
 /// The largest number in an equation.
 const LARGEST_NUMBER: f64 = 1e6;
 
-/// Names that parameters beside the values have, or that equations use.
-const RESERVED: [&str; 23] = [
+/// Names that other parameters have, or that equations use.
+const RESERVED: [&str; 24] = [
     "x",
     "v",
     "y",
@@ -42,9 +42,10 @@ const RESERVED: [&str; 23] = [
     "input_layernorm",
     "post_attention_layernorm",
     "pre_feedforward_layernorm",
+    "post_feedforward_layernorm",
 ];
 
-/// A tensor that flows from block to block beside the residual stream.
+/// A tensor that blocks hand on for later ones in addition to the residual stream.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Carried {
     pub of: CarriedTensor,
@@ -73,6 +74,11 @@ impl Carried {
             CarriedTensor::Table { .. } => "rows of a table",
         };
         buffer(name, self.width)
+    }
+
+    /// True if a block that did not make it reads it.
+    pub fn is_handed_on(&self) -> bool {
+        self.from < self.last
     }
 
     /// True if it is handed on to `block`.
@@ -204,7 +210,7 @@ impl<'a> Lowering<'a> {
                     Err((message, column)) => self.breaks(&key, format!("column {column} of `{text}`: {message}")),
                     Ok(values::Equation::Norm(of)) => self.norm(&key, place, &of, &mut wiring),
                     Ok(values::Equation::Sum(products)) => {
-                        self.sum(&key, place, &products, &mut used, &mut wiring);
+                        self.sum(&key, (place, text), &products, &mut used, &mut wiring);
                     }
                 }
             }
@@ -215,7 +221,11 @@ impl<'a> Lowering<'a> {
             self.breaks("values", "nothing reads `values`, because there are no `sums`".into());
         } else if self.broken.is_empty() {
             for name in unused {
-                self.breaks(&format!("values.{name}"), format!("no equation of `sums` names `{name}`"));
+                self.broken.push(BrokenRule {
+                    keys: vec![format!("values.{name}")],
+                    message: format!("no equation of `sums` names `{name}`"),
+                    advice: "use it in an equation, or delete it".into(),
+                });
             }
         }
         wiring.carried = self.carried.into_iter().map(|(_, carried)| carried).collect();
@@ -223,7 +233,11 @@ impl<'a> Lowering<'a> {
     }
 
     fn breaks(&mut self, key: &str, message: String) {
-        let advice = if key.starts_with("values") { "change or delete it" } else { "change the equation" };
+        let advice = if key.starts_with("values") {
+            "see \"Sums with named values\" in docs/recipes.md"
+        } else {
+            "a term is numbers, a scalar and a gate times one tensor, as in `x + 0.5 * mix * first`"
+        };
         self.broken.push(BrokenRule { keys: vec![key.to_owned()], message, advice: advice.to_owned() });
     }
 
@@ -235,10 +249,12 @@ impl<'a> Lowering<'a> {
             if !is_word || name.starts_with(|c: char| c.is_ascii_digit()) || name.is_empty() {
                 self.breaks(
                     &key,
-                    format!("a name has letters, digits and `_`, and starts with a letter, not `{name}`"),
+                    format!(
+                        "a name consists of letters, digits and `_`, and does not start with a digit, got `{name}`"
+                    ),
                 );
             } else if RESERVED.contains(&name.as_str()) {
-                self.breaks(&key, format!("`{name}` has another meaning"));
+                self.breaks(&key, format!("`{name}` is reserved: choose another name"));
             }
             let (within, beside): (&[usize], _) = match value {
                 NamedValue::Output(outputs) => (&outputs.within, Some(("layers", &outputs.layers))),
@@ -264,28 +280,28 @@ impl<'a> Lowering<'a> {
             };
             let layers = self.shape.layers;
             if let Some(layer) = within.iter().find(|layer| **layer >= layers) {
-                self.breaks(
-                    &key,
-                    format!("`in` names layer {layer} of a model of {layers}, which are 0 to {}", layers - 1),
-                );
+                self.breaks(&key, format!("`in` must list layers from 0 to {}, got {layer}", layers.saturating_sub(1)));
             }
             if !within.is_sorted_by(|a, b| a < b) {
-                self.breaks(&key, "the layers of `in` must be in their order, each once".into());
+                self.breaks(&key, "`in` must list layers in ascending order, each once".into());
             }
             if let Some((list, numbers)) = beside {
                 let expected = if within.is_empty() { 1 } else { within.len() };
                 if numbers.len() != expected {
-                    let what =
-                        if within.is_empty() { "1 without `in`".to_owned() } else { format!("{expected}, as `in`") };
-                    self.breaks(&key, format!("`{list}` must have {what}, not {}", numbers.len()));
+                    let what = if within.is_empty() { "without `in`" } else { "one for each layer of `in`" };
+                    let expected = if expected == 1 { "1 entry".to_owned() } else { format!("{expected} entries") };
+                    self.breaks(&key, format!("`{list}` must have {expected}, {what}, got {}", numbers.len()));
                 } else if list == "shared" && within.is_empty() {
-                    self.breaks(&key, "tables that layers share need `in`".into());
+                    self.breaks(&key, "`shared` needs `in`, the layers that read the tables".into());
                 } else if list == "shared" {
                     let distinct: BTreeSet<_> = numbers.iter().collect();
                     if distinct.iter().enumerate().any(|(index, number)| index != **number) {
                         self.breaks(
                             &key,
-                            format!("{} tables have the numbers 0 to {}", distinct.len(), distinct.len() - 1),
+                            format!(
+                                "`shared` must number its tables from 0 on without gaps, as 0 to {}",
+                                distinct.len() - 1
+                            ),
                         );
                     }
                 }
@@ -295,9 +311,9 @@ impl<'a> Lowering<'a> {
 
     fn norm(&mut self, key: &str, place: SumPlace, of: &str, wiring: &mut Wiring) {
         if place.is_in_attention() {
-            self.breaks(key, "attention's values and outputs have no norm here".into());
+            self.breaks(key, "`norm` cannot stand at `value` and `attended`".into());
         } else if of != place.tensor() {
-            self.breaks(key, format!("the tensor of this place is `{}`, not `{of}`", place.tensor()));
+            self.breaks(key, format!("`norm` takes `{}` here, not `{of}`", place.tensor()));
         } else {
             let eps = self.shape.norm_eps;
             wiring.sites(place, |_| true).for_each(|(_, sums)| sums.equations.push(Equation::Norm(eps)));
@@ -307,7 +323,7 @@ impl<'a> Lowering<'a> {
     fn sum(
         &mut self,
         key: &str,
-        place: SumPlace,
+        (place, text): (SumPlace, &str),
         products: &[Product],
         used: &mut BTreeSet<&'a str>,
         wiring: &mut Wiring,
@@ -319,11 +335,14 @@ impl<'a> Lowering<'a> {
         for product in products {
             match self.factors(place, product, used) {
                 Ok(factors) => all.push(factors),
-                Err(message) => return self.breaks(key, message),
+                Err((message, column)) => return self.breaks(key, format!("column {column} of `{text}`: {message}")),
             }
         }
         let options = self.options;
         let has_attention = |layer: usize| !place.is_in_attention() || options.layer_has_attention(layer);
+        if place.is_in_attention() && (0..self.shape.layers).all(|layer| !options.layer_has_attention(layer)) {
+            return self.breaks(key, "no layer has attention".into());
+        }
         if let Some(layer) = self.without_attention(place, &all) {
             return self.breaks(key, format!("layer {layer} has no attention"));
         }
@@ -337,14 +356,23 @@ impl<'a> Lowering<'a> {
             }
             let is_identity = |term: &Term| term.tensor == TermTensor::Own && term.number == 1.0 && !term.is_trained();
             match terms.as_slice() {
-                [] => return self.breaks(key, format!("nothing is left of it in layer {}", block.saturating_sub(1))),
+                [] => {
+                    return self.breaks(
+                        key,
+                        format!(
+                            "no term is left in layer {}, which has none of its values: add `{}`",
+                            block.saturating_sub(1),
+                            place.tensor()
+                        ),
+                    );
+                }
                 [one] if is_identity(one) => {}
                 _ => sums.equations.push(Equation::Sum(terms)),
             }
         }
     }
 
-    /// A layer without attention in which a value is said to be.
+    /// The first layer without attention that the `in` of a value lists.
     fn without_attention(&self, place: SumPlace, all: &[Factors<'_>]) -> Option<usize> {
         let within = all.iter().filter_map(|factors| match factors.tensor {
             Named::Value(_, NamedValue::Table(table)) => Some(&table.within),
@@ -356,20 +384,26 @@ impl<'a> Lowering<'a> {
     }
 
     /// What the names of a product refer to.
-    fn factors(&self, place: SumPlace, product: &Product, used: &mut BTreeSet<&'a str>) -> Result<Factors<'a>, String> {
+    fn factors(
+        &self,
+        place: SumPlace,
+        product: &Product,
+        used: &mut BTreeSet<&'a str>,
+    ) -> Result<Factors<'a>, EquationMistake> {
         let own = place.tensor();
+        let first = product.names.iter().chain(&product.previous).map(|(_, column)| *column).min().unwrap_or(1);
         let mut factors = (None, None, None);
         if !(product.number.abs() > 0.0 && product.number.abs() <= LARGEST_NUMBER) {
-            return Err(format!("a number must not be 0, and at most 1e6 in size, got {}", product.number));
+            return Err((format!("a number must not be 0, and at most 1e6 in size, got {:e}", product.number), first));
         }
         if let Some((of, column)) = &product.previous {
             if place != SumPlace::Embedding || of != own {
-                return Err(format!("column {column}: only the embedding's `x` has a `previous`"));
+                return Err(("only the embedding's `x` has a `previous`".into(), *column));
             }
             factors.2 = Some(Named::Previous);
         }
         for (name, column) in &product.names {
-            let again = |what: &str| Err(format!("column {column}: a term has one {what}, and `{name}` is another"));
+            let again = |what: &str| Err((format!("a term can have only one {what}; `{name}` is the second"), *column));
             let found = self.options.values.get_key_value(name);
             if found.is_none() && name == own {
                 if factors.2.replace(Named::Own).is_some() {
@@ -380,17 +414,20 @@ impl<'a> Lowering<'a> {
             let Some((name, value)) = found else {
                 let known = self.options.values.keys().map(String::as_str).chain([own]);
                 let hint = nearest(name, known).map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
-                return Err(format!("column {column}: `{name}` is neither `{own}` nor one of `values`{hint}"));
+                return Err((format!("`{name}` is neither `{own}` nor one of `values`{hint}"), *column));
             };
             let is_new = used.insert(name);
             match value {
+                NamedValue::Scalar(scalar) if scalar.initial_of_last.is_some() && !place.is_in_layers() => {
+                    return Err((format!("`{name}` has `initial_of_last`, which only layers have"), *column));
+                }
                 NamedValue::Scalar(scalar) if factors.0.is_none() => factors.0 = Some((name.as_str(), scalar)),
                 NamedValue::Gate(gate) if factors.1.is_none() => factors.1 = Some((name.as_str(), *gate)),
                 NamedValue::Scalar(_) => return again("scalar"),
                 NamedValue::Gate(_) => return again("gate"),
                 NamedValue::Embedding {} | NamedValue::Output(_) | NamedValue::Table(_) => {
                     if place == SumPlace::Embedding {
-                        return Err(format!("column {column}: `{name}` is not known yet at the embedding"));
+                        return Err((format!("`{name}` cannot stand at `embedding`, which comes first"), *column));
                     }
                     if factors.2.replace(Named::Value(name, value)).is_some() {
                         return again("tensor");
@@ -399,11 +436,11 @@ impl<'a> Lowering<'a> {
             }
             let is_shared = matches!(value, NamedValue::Embedding {} | NamedValue::Output(_));
             if !is_new && !is_shared {
-                return Err(format!("column {column}: `{name}` is trained, and stands in one place only"));
+                return Err((format!("`{name}` is trained, so only one term can have it"), *column));
             }
         }
         let (scalar, gate, Some(tensor)) = factors else {
-            return Err(format!("a term has a tensor: `{own}`, or one of `values`"));
+            return Err((format!("a term needs a tensor: `{own}`, or an output or table of `values`"), first));
         };
         Ok(Factors { number: product.number, scalar, gate, tensor })
     }
@@ -419,10 +456,10 @@ impl<'a> Lowering<'a> {
             },
         };
         let scalar = factors.scalar.map(|(name, scalar)| {
-            let line =
+            let depth =
                 if self.shape.layers > 1 { (block as f64 - 1.0) / (self.shape.layers as f64 - 1.0) } else { 0.0 };
-            let last = scalar.initial_of_last.filter(|_| place.is_in_layers()).unwrap_or(scalar.initial);
-            let initial = scalar.initial + (last - scalar.initial) * line;
+            let last = scalar.initial_of_last.unwrap_or(scalar.initial);
+            let initial = scalar.initial + (last - scalar.initial) * depth;
             ScalarCoefficient { name: name.to_owned(), initial, sigmoid: scalar.sigmoid }
         });
         let gate = factors.gate.map(|(name, gate)| GateCoefficient {
@@ -458,8 +495,12 @@ impl<'a> Lowering<'a> {
                 let width = d_model()?;
                 Ok(Some(self.carry(CarriedKey::Output(0), CarriedTensor::Output, width, 0, block)))
             }
-            NamedValue::Output(outputs) if !place.is_in_layers() && outputs.layers.len() > 1 => {
-                Err(format!("`{name}` is the output of several layers, each for another layer"))
+            NamedValue::Output(outputs)
+                if !place.is_in_layers() && (outputs.layers.len() > 1 || !outputs.within.is_empty()) =>
+            {
+                Err(format!(
+                    "`{name}` has several layers or `in`; at `head` it must be the output of one layer, without `in`"
+                ))
             }
             NamedValue::Output(outputs) => {
                 let width = d_model()?;

@@ -14,9 +14,9 @@ use super::{Real, Stored};
 #[derive(Debug)]
 pub struct Coefficient<'a, S: Stored> {
     pub number: S::Real,
-    /// A number, and whether its sigmoid counts.
+    /// A number, and whether its sigmoid is the factor.
     pub scalar: Option<(S::Real, bool)>,
-    /// `[rows, groups]`, of which the sigmoid counts.
+    /// Logits, `[rows, groups]`.
     pub gate: Option<&'a [S]>,
     pub groups: usize,
 }
@@ -59,7 +59,7 @@ fn with_derivative<T: Real>(x: T) -> [T; 2] {
     [s, s * (T::ONE - s)]
 }
 
-/// Rows of `width`, of which `seq` follow each other.
+/// Rows of `width`; each `seq` of them are one sequence.
 pub fn weighted_sum<S: Stored>(terms: &[Term<'_, S>], width: usize, seq: usize) -> Vec<S> {
     let len = terms.first().map_or(0, |term| term.x.len());
     let rows = rows_per_task(width);

@@ -123,9 +123,10 @@ impl Part for Attention {
     }
 
     fn held(&self) -> Buffer {
-        // What replaces the heads' outputs is computed again.
+        // What replaces the heads' outputs is computed again; gates give a gradient of the input.
         let outputs = if self.attended.is_empty() { 1 } else { 2 };
-        let width = self.qkv.width() + outputs * self.heads.out_width();
+        let gates = [&self.value, &self.attended].into_iter().filter(|sums| sums.gate_size() > 0).count();
+        let width = self.qkv.width() + outputs * self.heads.out_width() + gates * self.qkv.inputs;
         buffer("gradients of query, key, value and attention", width)
     }
 
