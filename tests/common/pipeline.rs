@@ -41,7 +41,7 @@ pub fn specs() -> Vec<ModelSpec> {
     let encoder = ModelSpec { options: ModelOptions { mlp_dropout: 0.2, ..encoder() }, ..gpt2.clone() };
     let mut all =
         vec![with(&gpt2, true), with(&gpt2, false), with(&llama, true), with(&llama, false), with(&encoder, false)];
-    all.extend(super::models_with_sums().into_iter().map(|(_, spec)| ModelSpec { dropout: 0.0, ..spec }));
+    all.extend(super::models_with_sums().into_iter().take(1).map(|(_, spec)| spec));
     all
 }
 

@@ -14,9 +14,9 @@ use runner_compute::kernels::{optimizer, storage};
 use runner_compute::model::{Model, Params, init};
 use runner_compute::optim;
 use runner_compute::state::TrainState;
-use runner_spec::model::InitialWeights;
 use runner_spec::model::layout::{ParamEntry, ParamLayout, common_range};
 use runner_spec::model::stage::{tied_copy, tied_original};
+use runner_spec::model::{InitialWeights, ParamRole};
 use runner_spec::optimizer::ParameterGroup;
 use runner_spec::program::{BlockRange, Instruction, Precision, Program, ShardedState};
 
@@ -153,10 +153,12 @@ impl Trainer {
         let pieces = pieces(ShardedState::Gradients, 0..layout.total);
         let kept = if pieces.is_empty() { layout.total } else { 0 };
         let grads = storage::zeros(kept, state.buffer.dtype(), state.buffer.device())?;
-        // The table of embeddings gets sums of rows, and where it is tied a product's, too.
+        // Tables get sums of rows; the embedding's, where it is tied, a product's, too.
         let tokens = program.model.decoder().embedding.tokens;
-        let is_overwritten =
-            |entry: &&ParamEntry| entry.spec.is_matrix() && entry.spec.block > 0 && entry.spec.name != tokens;
+        let is_overwritten = |entry: &&ParamEntry| {
+            let is_of_product = entry.spec.is_matrix() && entry.spec.role == ParamRole::Weight;
+            is_of_product && entry.spec.block > 0 && entry.spec.name != tokens
+        };
         let overwritten = if device.is_cuda() && pieces.is_empty() {
             layout
                 .entries

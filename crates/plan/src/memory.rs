@@ -123,9 +123,7 @@ pub fn estimate(
     let head_peak = if has_head { saved.saturating_add(sizes.bytes(&decoder.head.held())) } else { saved };
     let layer_peak = decoder.layers.most(|layer| layer_backward(program, layer, &sizes));
     let layer_peak = (saved - head_freed).saturating_add(layer_peak);
-    // The gradients of carried tensors.
-    let beside = sizes.total(&[buffer_beside(program, &decoder)]);
-    let (head_peak, layer_peak) = (head_peak.saturating_add(beside), layer_peak.saturating_add(beside));
+    let layer_peak = layer_peak.saturating_add(sizes.bytes(&carried_gradients(program, &decoder)));
     let all_weights = weights_gathered_for_evaluation(program);
     let with_weights = |workspace: u64| if workspace > 0 { workspace.saturating_add(all_weights) } else { 0 };
     let (evaluation, sampling) =
@@ -212,10 +210,21 @@ pub fn estimate(
 }
 
 /// The carried tensors that flow into a block of this rank, where they are widest.
-fn buffer_beside(program: &Program, decoder: &Decoder) -> Buffer {
+fn widest_carried(program: &Program, decoder: &Decoder) -> usize {
     let blocks = program.chunks.iter().flat_map(|chunk| chunk.range()).filter(|_| !decoder.carried.is_empty());
     let widths = blocks.map(|block| decoder.carried_to(block).map(|(_, carried)| carried.width).sum());
-    Buffer { name: "carried tensors", per_position: widths.max().unwrap_or(0), always_f32: false }
+    widths.max().unwrap_or(0)
+}
+
+/// The gradients of carried tensors that the blocks after a chunk's last layer give back. In the backward of earlier layers there may be more,
+/// and as much that was saved is free.
+fn carried_gradients(program: &Program, decoder: &Decoder) -> Buffer {
+    let last_layers = program.chunks.iter().map(|chunk| chunk.end.min(program.model.layers + 1));
+    let widths = last_layers.map(|after| {
+        let read_later = decoder.carried_to(after).filter(|(_, carried)| carried.last >= after);
+        read_later.map(|(_, carried)| carried.width).sum()
+    });
+    Buffer { name: "gradients of carried tensors", per_position: widths.max().unwrap_or(0), always_f32: false }
 }
 
 /// Bytes that a layer's backward needs at its peak beyond what is saved: gradients, and activations that it computes again.
@@ -431,7 +440,7 @@ fn evaluation(program: &Program, has_head: bool, kernels: &KernelWorkspace) -> u
         sizes.positions = sizes.positions.max(EVAL_TOKENS_PER_FORWARD as u64);
     }
     let (spec, decoder) = (&program.model, program.model.decoder());
-    let width = spec.d_model + buffer_beside(program, &decoder).per_position;
+    let width = spec.d_model + widest_carried(program, &decoder);
     let Decoder { layers, head, .. } = decoder;
     let input = sizes.positions.saturating_mul(width as u64).saturating_mul(sizes.element);
     // What a layer makes, and its output.
