@@ -103,7 +103,7 @@ impl Decoder {
         Some(layer.map_or(&self.head.sums, |layer| &layer.input))
     }
 
-    /// The most that [`Self::width_to`] returns.
+    /// Numbers of one position that flow into a block, where they are most.
     pub fn widest(&self) -> usize {
         // It grows where a tensor is first handed on.
         let starts = self.carried.iter().map(|carried| self.width_to(carried.from + 1));
