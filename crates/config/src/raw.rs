@@ -194,7 +194,7 @@ pub(crate) struct RawModel {
     /// model's own values. Gemma 3, with `rope_theta: 1000000`: `[{layers: 5, window: 512, rope_theta: 10000}, {}]`. Default: all layers are alike.
     #[schemars(length(max = 10_000))]
     pub(crate) pattern: Option<Vec<LayerOptions>>,
-    /// Tensors and coefficients that `sums` name. A name is also that of the parameters. Default: none.
+    /// Tensors and coefficients that `sums` name. The parameters of a trained value have its name. Default: none.
     pub(crate) values: Option<NamedValues>,
     /// Sums that replace tensors at five places, each a list of equations: `{layer: ["resid * x + mix * first"]}`. Default: null, none.
     pub(crate) sums: Option<Sums>,

@@ -12,7 +12,7 @@ pub enum ParamRole {
     /// A matrix of a product, a gain, a bias, or the embedding.
     #[default]
     Weight,
-    /// Rows that tokens look up, other than the embedding.
+    /// Rows that tokens look up in a sum, as they look up the embedding.
     Table,
     /// Part of a coefficient in a sum.
     Coefficient,

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::family::Family;
 use super::heads::Heads;
 use super::options::{Biases, ModelOptions};
+use super::values::NamedValue;
 use crate::serde_defaults::is_default;
 
 /// The base of rotary frequencies where a file gives none.
@@ -66,7 +67,9 @@ impl ModelSpec {
         let (vocab, d, ff) = (self.vocab_size as f64, self.d_model as f64, self.d_ff as f64);
         let heads = (self.heads as f64 * self.options.head_dim.unwrap_or(0) as f64).max(d);
         let layer = 4.0 * d * heads + 3.0 * d * ff + 12.0 * d + 6.0 * heads + 2.0 * ff;
-        (2.0 * vocab + self.context_length as f64 + 4.0) * d + vocab + self.layers as f64 * layer
+        let tables = self.options.values.values().filter(|value| matches!(value, NamedValue::Table(_))).count() as f64;
+        let layers = self.layers as f64 * (layer + tables * vocab * heads);
+        (2.0 * vocab + self.context_length as f64 + 4.0) * d + vocab + layers
     }
 
     /// The products of layers that have biases.

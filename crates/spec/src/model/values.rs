@@ -116,7 +116,7 @@ pub struct Gate {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Sums {
-    /// The embedding's output, `x`; `previous(x)` is that of the token before, 0 at the start of a row.
+    /// The embedding's output, `x`; `previous(x)` is `x` of the token before, 0 at the start of a row.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub embedding: Vec<String>,

@@ -40,7 +40,7 @@ impl Place {
         PartParameter { spec, rows: Rows::Fixed, transposed: false }
     }
 
-    /// A table of rows, one for each token, other than the embedding.
+    /// A table with a row for each token, which a sum reads.
     pub(super) fn table(&self, name: &str, vocab_size: usize, width: usize, init: ParamInit) -> PartParameter {
         let mut table = self.parameter(&format!("{name}.weight"), vec![vocab_size, width], init);
         (table.rows, table.spec.role) = (Rows::Tokens, ParamRole::Table);

@@ -92,11 +92,6 @@ impl Sums {
         })
     }
 
-    /// True if a position reads the one before.
-    pub fn reads_previous(&self) -> bool {
-        self.terms().any(|term| term.tensor == TermTensor::Previous)
-    }
-
     /// Numbers in the largest table.
     pub fn largest_table(&self) -> usize {
         let tables = self.terms().map(|term| match term.tensor {
