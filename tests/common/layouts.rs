@@ -164,13 +164,21 @@ fn compile_layout_case(
     let groups = match layout {
         _ if layout.contains("muon") => MUON_GROUPS,
         _ if layout.contains(TRANSFER) => ", transfer: {d_model: 8, layers: 2}",
+        _ if layout.contains(STAGES) => {
+            ", stages: [{until: {share: 0.24}, sequences: 48, length: 12, windows: [3]}, {until: {share: 0.5}, sequences: 72, windows: [5]}]"
+        }
         _ => "",
+    };
+    let rows = if layout.contains(STAGES) {
+        "{packed: {length: 24}}".to_owned()
+    } else {
+        format!("{{padded: {{length: 24, bos: '[BOT]', eos: '[EOT]', pad: '[PAD]', mask: {mask}}}}}")
     };
     let yaml = format!(
         "name: layouts\nmodel: {{{model}, layers: 6, heads: 2, d_model: 16, d_ff: 32, context_length: 24}}\n\
          data:\n  tokenizer: {{bpe: {{vocab_size: 300, special_tokens: ['[BOT]', '[EOT]', '[PAD]']}}}}\n  \
          train: {{jsonl: {{files: [docs.jsonl], field: text}}}}\n  validation: {{fraction: 0.1}}\n  \
-         layout: {{padded: {{length: 24, bos: '[BOT]', eos: '[EOT]', pad: '[PAD]', mask: {mask}}}}}{data_keys}\n\
+         layout: {rows}{data_keys}\n\
          train: {{steps: {steps}{groups}}}\n{optimizer}schedule: {{warmup: {{steps: 5}}}}\n\
          eval: {{every: 25, loss: {{batches: 1000}}, hellaswag: {{builtin: stories, limit: 6}}, \
          samples: {{prompts: [the old, snow in], count: 2, max_tokens: 30, temperature: 0.0}}}}\n{layout}\n"
@@ -287,5 +295,7 @@ pub fn weights(outcomes: &[TrainedRank]) -> BTreeMap<String, Vec<f64>> {
 pub const MUON: &str = "optimizer: {muon: {lr: 0.02, weight_decay: 0.1, cautious_decay: true, adamw: {lr: 3e-3}}}";
 /// A comment with which [`layout_case`] transfers the settings of a smaller model.
 pub const TRANSFER: &str = "# transfer";
+/// A comment with which [`layout_case`] changes the batch, the row length and the window of a model with one window; its rows are packed.
+pub const STAGES: &str = "# stages";
 const MUON_GROUPS: &str =
     ", groups: [{match: '*.0.*', lr_scale: 0.5, weight_decay: 0.2}, {match: '*.1.*', lr_scale: 0.25}]";

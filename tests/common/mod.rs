@@ -368,6 +368,7 @@ pub fn program(model: ModelSpec, precision: Precision, sequences: usize, length:
             stride: 1,
             micro_batch: sequences,
             length,
+            pieces: 1,
             mask_padding: false,
             order: RowOrder::default(),
             position: None,
@@ -392,6 +393,7 @@ pub fn program(model: ModelSpec, precision: Precision, sequences: usize, length:
         eval: EvalSpec::default(),
         flops_per_step: 0.0,
         peak_flops: None,
+        earlier: Vec::new(),
     }
 }
 

@@ -18,7 +18,7 @@ const DOCUMENTS: [u32; 2 * SEQ] = [0, 1, 1, 1, 4, 4, 4, 4, 4, 0, 0, 0, 0, 0, 0, 
 /// elements.
 const ALLOWED: f64 = 5.0;
 
-/// The losses, and the gradients of each parameter.
+/// The losses, and the gradients of each parameter; those of parameters of one number together.
 type Numbers = Vec<(String, Vec<f64>)>;
 
 fn losses_and_gradients(spec: &ModelSpec, dtype: DType, device: &Device) -> Numbers {
@@ -46,8 +46,16 @@ fn losses_and_gradients(spec: &ModelSpec, dtype: DType, device: &Device) -> Numb
 
     let losses = losses.into_iter().map(f64::from).collect();
     let gradient = |index: usize| values(&grads.parameter(index).unwrap().to_device(&Device::Cpu).unwrap());
-    let gradients = grads.layout.entries.iter().enumerate().map(|(i, entry)| (entry.spec.name.clone(), gradient(i)));
-    [("losses".to_owned(), losses)].into_iter().chain(gradients).collect()
+    let mut numbers = vec![("losses".to_owned(), losses), ("parameters of one number".to_owned(), Vec::new())];
+    for (index, entry) in grads.layout.entries.iter().enumerate() {
+        // The gradient of one number is a sum over all positions. Where it is nearly 0, its relative error is arbitrarily large.
+        match gradient(index) {
+            single if single.len() == 1 => numbers[1].1.extend(single),
+            gradient => numbers.push((entry.spec.name.clone(), gradient)),
+        }
+    }
+    numbers.retain(|(_, numbers)| !numbers.is_empty());
+    numbers
 }
 
 /// The length of the difference for each length of `right`.

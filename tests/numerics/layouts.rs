@@ -4,8 +4,8 @@
 use std::sync::atomic::AtomicBool;
 
 use crate::common::layouts::{
-    ENCODER, LAYOUTS, LayoutCase, MODELS, MUON, ObservedRun, RECENT, TRANSFER, layout_case, layout_case_of_epochs,
-    layout_case_with_mask, run, weights,
+    ENCODER, LAYOUTS, LayoutCase, MODELS, MUON, ObservedRun, RECENT, STAGES, TRANSFER, layout_case,
+    layout_case_of_epochs, layout_case_with_mask, run, weights,
 };
 use candle_core::{DType, Device, Tensor};
 use runner_compute::state::TrainState;
@@ -137,6 +137,21 @@ fn transferred_settings_train_alike_under_every_kind_of_layout() {
         let layouts = KINDS.map(|kind| LAYOUTS[kind]);
         agree_among(model.0, &layouts, |layout| layout_case(model.1, &format!("{layout}\n{TRANSFER}"), STEPS));
     }
+}
+
+/// The batch, the length of rows and the window change twice.
+#[test]
+fn stages_train_alike_under_every_layout() {
+    let case =
+        |model: &str, layout: &str| layout_case(&format!("{model}, window: 9"), &format!("{layout}\n{STAGES}"), STEPS);
+    let program = &case(MODELS[1].1, LAYOUTS[0].1).plan.ranks[0].program;
+    let stages: Vec<_> = program.stages().iter().map(|stage| (stage.batch.sequences, stage.batch.length)).collect();
+    assert_eq!(
+        (stages, program.stage_ends().collect::<Vec<_>>()),
+        (vec![(48, 12), (72, 24), (24, 24)], vec![12, 25, 50])
+    );
+    agree_on("gpt2, stages", |layout| case(MODELS[1].1, layout));
+    agree_among("llama, stages", &KINDS.map(|kind| LAYOUTS[kind]), |layout| case(MODELS[3].1, layout));
 }
 
 #[test]

@@ -443,7 +443,7 @@ fn replicas(experiment: &Experiment, rows: u64, ranks: usize, steps: u64) -> Vec
     assert_eq!(plan.ranks.len(), ranks);
     let read = |rank: &RankPlan| {
         let batch = &rank.program.batch;
-        let sequence = batch.row_sequence(rows);
+        let sequence = &rank.program.row_sequence(rows);
         let sampler = if batch.order.sequential { Sampler::sequential(rows) } else { Sampler::new(7, rows) };
         let step = |step: u64| {
             let of = |mb: usize| {

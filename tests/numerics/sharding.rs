@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::common::layouts::{
-    ENCODER, LayoutCase, MODELS, MUON, ObservedRun, RECENT, TRANSFER, layout_case, run, run_from, weights,
+    ENCODER, LayoutCase, MODELS, MUON, ObservedRun, RECENT, STAGES, TRANSFER, layout_case, run, run_from, weights,
 };
 use candle_core::DType;
 use runner_executor::initial_state;
@@ -76,6 +76,12 @@ fn sharded_muon_has_the_bits_of_a_whole_one() {
 #[test]
 fn sharded_state_with_transferred_settings_has_the_bits_of_a_whole_one() {
     same_bits(MODELS[3].1, 3, TRANSFER);
+}
+
+#[test]
+fn sharded_state_with_stages_has_the_bits_of_a_whole_one() {
+    same_bits(&format!("{}, window: 9", MODELS[1].1), 2, STAGES);
+    same_bits(&format!("{}, window: 9", MODELS[3].1), 3, &format!("precision: bf16\n{STAGES}"));
 }
 
 #[test]

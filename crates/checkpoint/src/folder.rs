@@ -90,7 +90,7 @@ impl Checkpoints {
     }
 
     fn position_after(&self, step: u64) -> Option<DataPosition> {
-        self.rows.map(|rows| rows.position_after(step))
+        self.rows.as_ref().map(|rows| rows.position_after(step))
     }
 
     /// Saves `state` as a checkpoint in one part, then removes old checkpoints. `val_loss` is that of these weights, where it was measured.

@@ -8,7 +8,7 @@ use super::facts::{Fact, MathematicsPart as Part, Meaning};
 use runner_spec::data::{DataFacts, DataPart, SplitFacts};
 use runner_spec::forecast::Activity;
 use runner_spec::plan::Plan;
-use runner_spec::program::{BlockRange, Device, Instruction, Program};
+use runner_spec::program::{BlockRange, Device, EarlierStage, Instruction, Program};
 
 use Meaning::{Mathematics, Rounding};
 
@@ -23,7 +23,7 @@ macro_rules! of_program {
 }
 
 /// What a plan computes, by the keys of the file, or sections of it, that decide it.
-static SETTING_FACTS: [Fact<Plan>; 26] = [
+static SETTING_FACTS: [Fact<Plan>; 27] = [
     of_program!("seed", Mathematics(Part::Seed), p => p.seed),
     Fact::new("data", Mathematics(Part::Data), |plan| {
         let DataFacts { train, tokenizer_hash, tokenizer_vocab, .. } = &plan.data;
@@ -31,7 +31,7 @@ static SETTING_FACTS: [Fact<Plan>; 26] = [
     }),
     of_program!("model", Mathematics(Part::Model), p => p.model),
     Fact::new("model.init", Mathematics(Part::InitialWeights), |plan| Some(json!(plan.data.weights))),
-    of_program!("data.position", Mathematics(Part::Data), p => p.batch.position),
+    of_program!("data.position", Mathematics(Part::Data), p => p.first_position()),
     of_program!("data.shuffle", Mathematics(Part::Data), p => p.batch.order.sequential),
     of_program!("data.drop_last", Mathematics(Part::Data), p => p.batch.order.drop_last),
     of_program!("data.epoch_rows", Mathematics(Part::Data), p => p.batch.order.epoch_rows),
@@ -39,6 +39,13 @@ static SETTING_FACTS: [Fact<Plan>; 26] = [
     of_program!("data.layout", Mathematics(Part::Data), p => p.batch.length),
     // Padding comes after every token that counts.
     of_program!("data.layout.padded.mask", Rounding, p => p.batch.mask_padding),
+    of_program!("train.stages", Mathematics(Part::Batch), p => {
+        let stage = |stage: &EarlierStage| {
+            let windows = stage.model.as_ref().map(|model| model.options.windows());
+            json!([stage.until, stage.batch.sequences, stage.batch.length, windows])
+        };
+        p.earlier.iter().map(stage).collect::<Vec<_>>()
+    }),
     of_program!("train.steps", Mathematics(Part::TrainingLength), p => p.steps),
     // Activations that are computed again are the same.
     of_program!("train.recompute", Meaning::None, p => p.recompute),
@@ -59,7 +66,10 @@ static SETTING_FACTS: [Fact<Plan>; 26] = [
     of_program!("parallel", Rounding, p => (p.mesh, &p.chunks, &p.buckets, passes(p))),
     // Each weight is updated by one replica, with the same gradients.
     of_program!("parallel.shard", Meaning::None, p => (&p.shards, p.sharded)),
-    of_program!("batch.micro_batch", Rounding, p => p.batch.micro_batch),
+    of_program!("batch.micro_batch", Rounding, p => {
+        let earlier: Vec<usize> = p.earlier.iter().map(|stage| stage.batch.micro_batch).collect();
+        if earlier.is_empty() { json!(p.batch.micro_batch) } else { json!([earlier, p.batch.micro_batch]) }
+    }),
     Fact::new("eval", Mathematics(Part::Evaluation), |plan| {
         let program = first_program(plan)?;
         let measures = |i: Instruction| matches!(i, Instruction::Evaluate | Instruction::Sample);
@@ -79,7 +89,7 @@ pub(super) const PLAN_FIGURES: [Fact<Plan>; 13] = [
     Fact::new("parameters", Meaning::None, |p| Some(p.totals.parameters.into())),
     of_program!("vocabulary", Meaning::None, p => p.model.vocab_size),
     Fact::new("steps", Meaning::None, |p| Some(p.totals.steps.into())),
-    Fact::new("tokens a step", Meaning::None, |p| Some(p.totals.tokens_per_step.into())),
+    Fact::new("tokens a step", Meaning::None, |p| Some(p.totals.pace.tokens_per_step.into())),
     Fact::new("tokens in all", Meaning::None, |p| Some(p.totals.tokens.into())),
     Fact::new("micro-batches a step", Meaning::None, |p| Some(p.totals.accumulation_steps.into())),
     Fact::new("ranks", Meaning::None, |p| Some(p.world_size.into())),

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use crate::raw::data::RawData;
 use crate::raw::parallel::RawParallel;
 use runner_spec::experiment::{
-    Activation, AutoOr, Checkpoint, DeviceChoice, Eval, Family, Log, NormPlace, Optimizer, PositionKind, Precision,
-    Schedule, Seeds, Train, WeightInit,
+    Activation, AutoOr, BatchWarmup, Checkpoint, DeviceChoice, Eval, Family, Log, NormPlace, Optimizer, PositionKind,
+    Precision, Schedule, Seeds, Train, WeightInit,
 };
 use runner_spec::model::values::{NamedValues, Sums};
 use runner_spec::model::{Biases, LayerOptions, NormGain, QkNorm, RopeScaling};
@@ -219,6 +219,8 @@ pub(crate) struct RawBatch {
     /// up to 8; in mode `pipeline`, sequences / replicas / microbatches, rounded up.
     #[schemars(schema_with = "micro_batch")]
     pub(crate) micro_batch: Option<AutoOr<usize>>,
+    /// A batch that grows at the start of the training.
+    pub(crate) warmup: Option<BatchWarmup>,
 }
 
 fn micro_batch(_: &mut SchemaGenerator) -> Schema {

@@ -9,6 +9,7 @@ mod parallel;
 pub(crate) mod resolver;
 mod run;
 mod source;
+mod stages;
 mod token_ids;
 
 use std::path::Path;
@@ -56,7 +57,7 @@ impl Resolver<'_> {
         if !self.mistakes.diagnostics.is_empty() {
             return None;
         }
-        Some(Experiment {
+        let experiment = Experiment {
             version: raw.version,
             name: name?,
             seed: raw.seed,
@@ -73,7 +74,9 @@ impl Resolver<'_> {
             eval: eval?,
             checkpoint: raw.checkpoint,
             log: log?,
-        })
+        };
+        self.check_stages(&experiment);
+        self.mistakes.diagnostics.is_empty().then_some(experiment)
     }
 
     /// The run's name, which is part of the name of its folder.

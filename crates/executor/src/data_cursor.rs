@@ -57,9 +57,10 @@ impl<'a> DataCursor<'a> {
         }
     }
 
-    /// Reads the rows of `step` before they are needed. Rows that cannot be read are left to `load_rows`, which reports the error.
-    pub(super) fn prefetch_step(&mut self, step: u64) {
-        if step >= self.program.steps {
+    /// Reads the rows of `step` before they are needed, if the stage ends after it, at `until`. Rows that cannot be read are left to `load_rows`,
+    /// which reports the error.
+    pub(super) fn prefetch_step(&mut self, step: u64, until: u64) {
+        if step >= until {
             return;
         }
         for instruction in &self.program.step {
@@ -74,12 +75,17 @@ impl<'a> DataCursor<'a> {
     fn read_rows(&self, step: u64, mb: usize) -> Result<Rows, ExecError> {
         let batch = &self.program.batch;
         let (first, count) = batch.rows(mb);
-        let indices = (0..count as u64).map(|row| {
-            let (epoch, place) = self.sequence.place(step, first as u64 + row * batch.stride as u64);
+        let pieces = batch.pieces as u64;
+        let sequences = (0..count as u64).map(|row| first as u64 + row * batch.stride as u64);
+        let indices = sequences.clone().map(|sequence| {
+            let (epoch, place) = self.sequence.place(step, sequence / pieces);
             self.sampler.row(epoch, place)
         });
         let mut rows = Rows::default();
         self.split.fill(indices, &mut rows)?;
+        if pieces > 1 {
+            rows.keep_pieces(batch.length, sequences.map(|sequence| (sequence % pieces) as usize));
+        }
         if !batch.mask_padding {
             rows.filled.clear();
         }

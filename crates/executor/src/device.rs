@@ -38,19 +38,20 @@ pub(super) fn open(device: program::Device, precision: Precision) -> std::result
     }
 }
 
-/// Opens the GPU of `program`'s rank, and reserves the memory that is planned for its tensors: what is short is short before the first step, and
-/// no step waits until the pool has grown. Does nothing on a CPU.
+/// Opens the GPU of the rank of `stages`, and reserves the memory that is planned for the tensors of the stage that needs the most: what is short
+/// is short before the first step, and no step waits until the pool has grown. Does nothing on a CPU.
 ///
 /// # Errors
 /// If the GPU cannot be opened, or has less memory.
-pub(super) fn reserve(program: &Program) -> std::result::Result<(), ExecError> {
+pub(super) fn reserve(stages: &[Program]) -> std::result::Result<(), ExecError> {
     #[cfg(feature = "cuda")]
-    if program.device != program::Device::Cpu {
-        let device = open(program.device, program.precision)?;
-        let planned = memory_shortage::planned_tensors(program, driver_memory(&device).as_ref());
-        gpu::reserve(&device, planned)?;
+    if let Some(first) = stages.first().filter(|first| first.device != program::Device::Cpu) {
+        let device = open(first.device, first.precision)?;
+        let memory = driver_memory(&device);
+        let planned = stages.iter().map(|stage| memory_shortage::planned_tensors(stage, memory.as_ref()));
+        gpu::reserve(&device, planned.max().unwrap_or_default())?;
     }
-    let _ = program;
+    let _ = stages;
     Ok(())
 }
 

@@ -83,41 +83,75 @@ pub fn run<'a>(
     controls: impl Into<RunControls<'a>>,
     observer: &mut dyn Observer,
 ) -> Result<TrainedRank, ExecError> {
-    let context = RankContext::new(program, comm, monitor)?;
+    let result = run_stages(program, resources, (comm, monitor), state, controls.into(), &mut *observer);
+    let finished = observer.finish(result.is_ok());
+    let TrainedRank { state, interrupted } = result?;
+    finished?;
+    Ok(TrainedRank { state: state.on_host()?, interrupted })
+}
+
+/// Runs the stages of `program` from `state` on. Each stage has tensors of its own sizes.
+fn run_stages(
+    program: &Program,
+    resources: &Resources<'_>,
+    (comm, monitor): (&dyn Communicator, &dyn ProgressMonitor),
+    state: TrainState,
+    controls: RunControls<'_>,
+    observer: &mut dyn Observer,
+) -> Result<TrainedRank, ExecError> {
     let first_step = state.step;
-    let explain = |e| explain_out_of_memory(e, program, first_step, None, || device::memory_of_program(program));
-    device::reserve(program).map_err(explain)?;
-    let mut trainer = Trainer::new(program, state).map_err(explain)?;
-    let is_rehearsed = trainer.device.is_cuda() && program.world_size() > 1;
-    if is_rehearsed {
-        rehearsal::run_passes(context, &mut trainer).map_err(explain)?;
+    let stages = program.stages();
+    let mut trained = TrainedRank { state, interrupted: false };
+    for (until, stage) in program.stage_ends().zip(&stages).skip(program.stage_of_step(first_step)) {
+        let context = RankContext::new(stage, program, comm, monitor)?;
+        let step = trained.state.step;
+        let is_first = step == first_step;
+        let explain = |e| explain_out_of_memory(e, stage, step, None, || device::memory_of_program(stage));
+        if is_first {
+            device::reserve(&stages).map_err(explain)?;
+        }
+        let mut trainer = Trainer::new(stage, trained.state).map_err(explain)?;
+        let is_rehearsed = trainer.device.is_cuda() && stage.world_size() > 1;
+        if is_rehearsed {
+            rehearsal::run_passes(context, &mut trainer).map_err(explain)?;
+        }
+        if is_first {
+            context.comm.attach(&trainer.device).map_err(|e| explain(e.into()))?;
+        }
+        if is_rehearsed && is_first {
+            rehearsal::run_group_operations(context, &mut trainer).map_err(explain)?;
+        }
+        let mut interpreter = Interpreter {
+            context,
+            resources,
+            controls,
+            observer: &mut *observer,
+            clock: PhaseClock::new(&trainer.device)?,
+            // Replicas compute the same: a difference in a different replica shows in the gradients, which are sums over all.
+            trace: (controls.trace && context.replica == 0).then(Trace::default),
+            trainer,
+            data: DataCursor::new(stage, &resources.dataset.train),
+            passes: Passes::new(context, step),
+            reduction: GradientReduction::new(context),
+            exchange: WeightExchange::new(context),
+            clip_scale: 1.0,
+            agreement: StepAgreement::default(),
+            totals: StepTotals::default(),
+            waited: Duration::ZERO,
+            first_step,
+            step,
+            until,
+        };
+        if is_first {
+            interpreter.start()?;
+        }
+        let interrupted = interpreter.train()?;
+        trained = TrainedRank { state: interpreter.trainer.state, interrupted };
+        if interrupted {
+            break;
+        }
     }
-    context.comm.attach(&trainer.device).map_err(|e| explain(e.into()))?;
-    if is_rehearsed {
-        rehearsal::run_group_operations(context, &mut trainer).map_err(explain)?;
-    }
-    let controls = controls.into();
-    let interpreter = Interpreter {
-        context,
-        resources,
-        controls,
-        observer,
-        clock: PhaseClock::new(&trainer.device)?,
-        // Replicas compute the same: a difference in a different replica shows in the gradients, which are sums over all.
-        trace: (controls.trace && context.replica == 0).then(Trace::default),
-        trainer,
-        data: DataCursor::new(program, &resources.dataset.train),
-        passes: Passes::new(context, first_step),
-        reduction: GradientReduction::new(context),
-        exchange: WeightExchange::new(context),
-        clip_scale: 1.0,
-        agreement: StepAgreement::default(),
-        totals: StepTotals::default(),
-        waited: Duration::ZERO,
-        first_step,
-        step: first_step,
-    };
-    interpreter.run()
+    Ok(trained)
 }
 
 /// The parts of a rank's work, and the order in which its program uses them.
@@ -143,19 +177,13 @@ struct Interpreter<'a> {
     first_step: u64,
     /// The current step, from 0.
     step: u64,
+    /// The step, counting from 1, with which the stage ends.
+    until: u64,
 }
 
 impl Interpreter<'_> {
-    fn run(mut self) -> Result<TrainedRank, ExecError> {
-        let interrupted = self.train();
-        let finished = self.observer.finish(interrupted.is_ok());
-        let interrupted = interrupted?;
-        finished?;
-        Ok(TrainedRank { state: self.trainer.state.on_host()?, interrupted })
-    }
-
-    /// Trains until the program ends or is to stop. Returns true if it stops before its end.
-    fn train(&mut self) -> Result<bool, ExecError> {
+    /// Runs the instructions before the first step.
+    fn start(&mut self) -> Result<(), ExecError> {
         let program = self.context.program;
         replica_check::compare_states(self.context, &self.trainer)?;
         self.observer.observe(&Event::Start { step: self.first_step, steps: program.steps })?;
@@ -164,10 +192,15 @@ impl Interpreter<'_> {
                 self.execute(InstructionList::Start, index, *instruction)?;
             }
         }
+        Ok(())
+    }
+
+    /// Trains until the stage ends or the run is to stop. Returns true if it stops before its end.
+    fn train(&mut self) -> Result<bool, ExecError> {
         self.waited = self.context.comm.waited();
         // Before the first step there is no checkpoint to write.
-        let mut interrupted = (self.first_step == 0 && self.is_stop_requested()) || self.has_reached_stop_step();
-        while self.trainer.state.step < program.steps && !interrupted {
+        let mut interrupted = (self.step == 0 && self.is_stop_requested()) || self.has_reached_stop_step();
+        while self.trainer.state.step < self.until && !interrupted {
             interrupted = self.run_step()?;
         }
         Ok(interrupted)
@@ -202,7 +235,7 @@ impl Interpreter<'_> {
         for (index, instruction) in program.step.iter().enumerate() {
             if matches!(instruction, Instruction::ClipNorm { .. }) && !self.trainer.device.is_cpu() {
                 // Clipping is the first to wait for the GPU: until then the host reads the next step's rows.
-                self.data.prefetch_step(self.step + 1);
+                self.data.prefetch_step(self.step + 1, self.until);
             }
             let instruction_start = Instant::now();
             self.execute(InstructionList::Step, index, *instruction)?;

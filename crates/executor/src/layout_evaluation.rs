@@ -19,7 +19,8 @@ pub(super) fn evaluate(
     let (program, step) = (context.program, trainer.state.step);
     let loss = program.eval.loss.filter(|_| program.eval.is_loss_due(step, program.steps));
     let loss = loss.zip(resources.dataset.validation.as_ref()).map(|(spec, split)| {
-        let micro_batch = program.batch.micro_batch;
+        // In every stage the same batches.
+        let micro_batch = context.run.batch.micro_batch;
         LossBatches::new(split, spec.rows(micro_batch), micro_batch, program.batch.mask_padding)
     });
     let due: Vec<String> = program

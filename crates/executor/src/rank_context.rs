@@ -27,10 +27,13 @@ pub trait ProgressMonitor: Sync {
     fn heartbeat(&self) {}
 }
 
-/// One rank's program, place in the mesh and connections. Nothing in it changes during a run.
+/// One rank's program, place in the mesh and connections.
 #[derive(Clone, Copy)]
 pub(super) struct RankContext<'a> {
+    /// The program of the current stage.
     pub program: &'a Program,
+    /// The program of the whole run.
+    pub run: &'a Program,
     pub comm: &'a dyn Communicator,
     pub monitor: &'a dyn ProgressMonitor,
     pub stage: usize,
@@ -38,12 +41,13 @@ pub(super) struct RankContext<'a> {
 }
 
 impl<'a> RankContext<'a> {
-    /// The context of `program`'s rank, with its connections.
+    /// The context of the rank of `run`, whose current stage is `program`, with its connections.
     ///
     /// # Errors
-    /// If `comm` connects another rank, or another number of ranks, than `program` is for.
+    /// If `comm` connects another rank, or another number of ranks, than the program is for.
     pub(super) fn new(
         program: &'a Program,
+        run: &'a Program,
         comm: &'a dyn Communicator,
         monitor: &'a dyn ProgressMonitor,
     ) -> Result<Self, ExecError> {
@@ -55,7 +59,7 @@ impl<'a> RankContext<'a> {
                 comm.world_size()
             )));
         }
-        Ok(Self { program, comm, monitor, stage: program.stage(), replica: program.replica() })
+        Ok(Self { program, run, comm, monitor, stage: program.stage(), replica: program.replica() })
     }
 
     /// True if this rank is the only one of the run.

@@ -2,28 +2,29 @@
 
 use std::cmp::Ordering;
 
+use crate::check::ExecutionSummary;
 use crate::error::{PlanError, Result, refuse};
 use crate::forecast::cost::count_chunks;
-use crate::forecast::forecast;
 use crate::forecast::slow_sizes::describe_slow_sizes;
+use crate::forecast::{forecast, step_seconds};
 use crate::hash::{math_hash, plan_hash};
-use crate::learning_rate::{describe_unfinished_decay, lr_schedule, zero_rate_warnings};
+use crate::learning_rate::{StepClock, describe_unfinished_decay, lr_schedule, zero_rate_warnings};
 use crate::memory::MemoryBasis;
 use crate::memory::shortage;
 use crate::ranks::{devices, shard_note};
-use crate::run_length::{StepSizes, run_steps};
+use crate::run_length::{StepSizes, run_steps, steps_of_stages};
+use crate::stages::{PlacedStage, PlacedStages, Stage, Stages};
 use crate::{check, ranks};
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::{DataFacts, DataPart, NO_SEPARATOR_WARNING, SplitFacts};
 use runner_spec::experiment::ParallelMode;
-use runner_spec::experiment::{EvalLoss, Experiment, Layout, Precision, Recompute, Samples, ShardedState, task_key};
+use runner_spec::experiment::{EvalLoss, Experiment, Layout, Precision, Samples, ShardedState, task_key};
 use runner_spec::format::{choice_name, count, division, json_value};
 use runner_spec::model::ModelSpec;
 use runner_spec::model::{BrokenRule, HeadMistake, head_mistakes};
-use runner_spec::plan::{PLAN_FORMAT, Plan, Totals};
+use runner_spec::plan::{PLAN_FORMAT, Plan, RankPlan, Totals};
 use runner_spec::program::{
-    BatchSpec, BlockRange, DataPosition, Device, EvalSpec, Instruction, Periodic, Program, RowOrder, RowSequence,
-    ScoredTask,
+    BlockRange, DataPosition, Device, EvalSpec, Instruction, Periodic, Program, RowOrder, RowSequence, ScoredTask,
 };
 
 /// A program lists every micro-batch: more than this many per step is a mistake in the file.
@@ -68,25 +69,12 @@ pub fn compile_continuation(
         let SplitFacts { documents, tokens, clipped, .. } = data.split(part)?;
         clipped.note(part.name(), length, *documents, *tokens)
     }));
-    let mask_padding = experiment.data.layout.masks_padding(model.options.mask);
-    let epoch_rows = epoch_rows(experiment, data, sequences, &mut notes)?;
-    let position = data_position(experiment, data)?;
-    // An epoch of whole batches leaves nothing to drop, unless a part of it was read in other batches.
-    let partial = position.is_some() || !epoch_rows.is_multiple_of(sequences.max(1) as u64);
-    let order = RowOrder {
-        sequential: !experiment.data.shuffle,
-        drop_last: experiment.data.drop_last && partial,
-        epoch_rows: (epoch_rows < data.train.rows).then_some(epoch_rows),
-    };
-    let row_sequence = RowSequence::new(sequences, length, order, position, data.train.rows);
-    // `run_steps` refuses a product that does not fit.
-    let tokens_per_step = (sequences as u64).saturating_mul(length as u64);
-    let whole = [BlockRange { start: 0, end: model.block_count() }];
-    let parameters = count_chunks(&model, &whole).total;
-    let flops_per_step = ranks::flops(&model, Recompute::None, &whole, tokens_per_step, length).step;
-    let sizes = StepSizes { sequences, length, parameters, flops: flops_per_step };
-    let steps = run_steps(&experiment.train, &row_sequence, sizes)?;
-    let schedule = lr_schedule(experiment, steps, row_sequence.epoch_rows(), tokens_per_step, &mut notes)?;
+    let RunLength { stages, steps, parameters } = run_length(experiment, data, &model, &mut notes)?;
+    let stages = stages.placed(steps)?;
+    let (row_sequence, pace) = (stages.row_sequence(data.train.rows), stages.pace());
+    let PlacedStages { earlier, last } = stages;
+    let clock = StepClock { steps, pace: &pace };
+    let schedule = lr_schedule(experiment, row_sequence.epoch_rows(), clock, &mut notes)?;
     warnings.extend(describe_unfinished_decay(&experiment.schedule.decay, &schedule, steps));
     warnings.extend(zero_rate_warnings(&schedule, inherited_steps, steps));
     let eval = eval_spec(experiment, data, micro_batch, &mut notes)?;
@@ -105,7 +93,7 @@ pub fn compile_continuation(
         ));
     }
 
-    let common = Program {
+    let mut common = Program {
         rank: 0,
         mesh,
         seed: experiment.seed,
@@ -119,16 +107,7 @@ pub fn compile_continuation(
         buckets: Vec::new(),
         shards: Vec::new(),
         sharded: ShardedState::default(),
-        batch: BatchSpec {
-            sequences,
-            slice: (0, sequences),
-            stride: 1,
-            micro_batch,
-            length,
-            mask_padding,
-            order,
-            position,
-        },
+        batch: last.batch,
         optimizer: experiment.optimizer.without_lr(),
         groups: experiment.train.groups.clone(),
         transfer: experiment.train.transfer.and_then(|transfer| transfer.planned(&model)),
@@ -137,35 +116,70 @@ pub fn compile_continuation(
         periodic,
         copies_saved_state: false,
         eval,
-        flops_per_step,
+        flops_per_step: last.flops_per_step,
         peak_flops: devices::total_peak_flops(experiment.precision, &hardware),
         model,
+        earlier: Vec::new(),
     };
     let costs = ranks::BlockTimes::new(&common, &hardware, cluster);
     let layout = ranks::RankLayout::new(&experiment.parallel, &common, &costs, &mut notes)?;
-    let programs = layout.programs(&experiment.parallel, experiment.train.clip_norm, &common, &hardware)?;
-    let (executions, slots) = check::check(&programs.iter().collect::<Vec<_>>())?;
+    let divide = |common: &Program| -> Result<StagePrograms> {
+        let programs = layout.programs(&experiment.parallel, experiment.train.clip_norm, common, &hardware)?;
+        let (executions, slots) = check::check(&programs.iter().collect::<Vec<_>>())?;
+        Ok(StagePrograms { programs, executions, slots })
+    };
+    let StagePrograms { mut programs, executions, mut slots } = divide(&common)?;
+    let mut divided = Vec::with_capacity(earlier.len());
+    for PlacedStage { key, until, stage } in earlier {
+        let Stage { model, batch, flops_per_step } = stage;
+        let stage = Program { model, batch, flops_per_step, ..common.clone() };
+        // The division of the model is that of the last stage; its rules are those of each.
+        ranks::RankLayout::new(&experiment.parallel, &stage, &costs, &mut Vec::new())
+            .map_err(|error| error.in_stage(&key))?;
+        let stage_programs = divide(&stage)?;
+        slots = slots.max(stage_programs.slots);
+        common.push_stage(until, stage);
+        for (program, earlier) in programs.iter_mut().zip(&stage_programs.programs) {
+            program.push_stage(until, earlier.clone());
+        }
+        divided.push((until, stage_programs));
+    }
     let hash = plan_hash(data, &programs);
-    let totals = Totals {
+    let mut totals = Totals {
         steps,
         sequences_per_step: sequences,
-        tokens_per_step,
         accumulation_steps: programs.first().map_or(0, |p| p.batch.micro_batches()),
         tokens: row_sequence.position_after(steps).tokens,
         has_padding: matches!(experiment.data.layout, Layout::Padded { .. }),
         epochs: row_sequence.epochs_after(steps),
         parameters,
-        flops_per_step,
+        pace,
     };
     let basis = MemoryBasis { kernels: cluster.kernels, slots, is_launched: cluster.has_launcher() };
-    let mut ranks = ranks::rank_plans(programs, &executions, hardware, basis);
-    notes.extend(shortage::drop_saved_copies(&mut ranks));
+    let mut ranks = ranks::rank_plans(programs, &executions, hardware.clone(), basis);
+    let mut heaviest: Option<(u64, Vec<RankPlan>)> = None;
+    for ((until, stage), pace) in divided.into_iter().zip(&mut totals.pace.earlier_stages) {
+        let stage_ranks = ranks::rank_plans(stage.programs, &stage.executions, hardware.clone(), basis);
+        pace.step_seconds = step_seconds(&stage_ranks, slots, cluster);
+        if largest_need(&stage_ranks) > largest_need(heaviest.as_ref().map_or(&ranks, |(_, heaviest)| heaviest)) {
+            heaviest = Some((until, stage_ranks));
+        }
+    }
+    let last_ranks = heaviest.as_mut().map_or(&mut ranks, |(_, heaviest)| heaviest);
+    notes.extend(shortage::drop_saved_copies(last_ranks));
+    let shortage = shortage::describe_shortage(&layout, last_ranks, basis);
+    if let Some((until, heaviest)) = heaviest {
+        notes.push(format!("memory is planned for the stage until step {}, which needs the most", count(until)));
+        for (rank, most) in ranks.iter_mut().zip(heaviest) {
+            rank.memory = most.memory;
+            rank.program.copies_saved_state = most.program.copies_saved_state;
+        }
+    }
     if experiment.parallel.shard.is_some() && mesh.replicas == 1 {
         notes.push("parallel.shard has no effect with one replica, which holds the whole state".to_owned());
     }
     notes.extend(shard_note::describe_shards(&ranks, &executions, basis));
     notes.extend(shard_note::describe_orthogonalization(&ranks));
-    let shortage = shortage::describe_shortage(&layout, &ranks, basis);
     let forecast = forecast(&ranks, &totals, slots, cluster);
     Ok(Plan {
         format: PLAN_FORMAT,
@@ -183,6 +197,66 @@ pub fn compile_continuation(
         ranks,
         forecast,
     })
+}
+
+/// The stages of a run, the number of its steps, and the parameters of its model.
+struct RunLength {
+    stages: Stages,
+    steps: u64,
+    parameters: u64,
+}
+
+fn run_length(
+    experiment: &Experiment,
+    data: &DataFacts,
+    model: &ModelSpec,
+    notes: &mut Vec<String>,
+) -> Result<RunLength> {
+    let (sequences, length) = (experiment.batch.sequences, experiment.data.layout.length());
+    let epoch_rows = epoch_rows(experiment, data, sequences, notes)?;
+    let position = data_position(experiment, data)?;
+    // An epoch of whole batches leaves nothing to drop, unless a part of it is read in other batches.
+    let has_stages = !experiment.earlier_stages().0.is_empty();
+    let partial = position.is_some() || has_stages || !epoch_rows.is_multiple_of(sequences.max(1) as u64);
+    let order = RowOrder {
+        sequential: !experiment.data.shuffle,
+        drop_last: experiment.data.drop_last && partial,
+        epoch_rows: (epoch_rows < data.train.rows).then_some(epoch_rows),
+    };
+    let stages = Stages::new(experiment, model, order, position, data.train.rows)?;
+    let parameters = count_chunks(model, &[BlockRange { start: 0, end: model.block_count() }]).total;
+    let steps = if stages.are_one() {
+        let (rows, flops) = (stages.row_sequence(u64::MAX), stages.flops_of_last_step());
+        run_steps(&experiment.train, &rows, StepSizes { sequences, length, parameters, flops })?
+    } else {
+        steps_of_stages(&experiment.train, &stages, parameters)?
+    };
+    Ok(RunLength { stages, steps, parameters })
+}
+
+/// The rows of `data` that each step of `experiment` reads.
+///
+/// # Errors
+/// If they do not fit one another.
+pub fn planned_rows(experiment: &Experiment, data: &DataFacts) -> Result<RowSequence> {
+    let model = model_spec(experiment, data)?;
+    row_length(experiment)?;
+    batch_sizes(experiment)?;
+    let RunLength { stages, steps, .. } = run_length(experiment, data, &model, &mut Vec::new())?;
+    Ok(stages.placed(steps)?.row_sequence(data.train.rows))
+}
+
+/// The programs of one stage, which the check has executed.
+struct StagePrograms {
+    programs: Vec<Program>,
+    executions: Vec<ExecutionSummary>,
+    /// Messages that a channel must hold.
+    slots: usize,
+}
+
+/// Bytes that the rank with the largest need has.
+fn largest_need(ranks: &[RankPlan]) -> u64 {
+    ranks.iter().map(|rank| rank.memory.total()).max().unwrap_or(0)
 }
 
 /// The model with its vocabulary settled: the given one or the tokenizer's, rounded up.
@@ -314,7 +388,7 @@ fn vocabulary_note(theirs: usize, ours: usize) -> Option<String> {
     }
 }
 
-fn row_length(experiment: &Experiment) -> Result<usize> {
+pub(crate) fn row_length(experiment: &Experiment) -> Result<usize> {
     let length = experiment.data.layout.length();
     if length == 0 {
         refuse!("data.layout", "the length of rows must be at least 1, got 0");
@@ -331,7 +405,7 @@ fn row_length(experiment: &Experiment) -> Result<usize> {
 }
 
 /// The global batch and the micro-batch, in sequences.
-fn batch_sizes(experiment: &Experiment) -> Result<(usize, usize)> {
+pub(crate) fn batch_sizes(experiment: &Experiment) -> Result<(usize, usize)> {
     let (sequences, micro_batch) = (experiment.batch.sequences, experiment.batch.micro_batch);
     if sequences == 0 {
         refuse!("batch.sequences", "must be at least 1, got 0");

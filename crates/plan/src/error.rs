@@ -32,6 +32,17 @@ impl PlanError {
     pub fn value(key: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
         Self::Value { key: key.into(), message: message.into() }
     }
+
+    /// The mistake as one of the stage that `key` gives.
+    #[must_use]
+    pub(crate) fn in_stage(self, key: &str) -> Self {
+        match self {
+            Self::Value { key: part, message } => {
+                Self::value(key.to_owned(), format!("in this stage, {part}: {message}"))
+            }
+            error @ Self::Check(_) => error,
+        }
+    }
 }
 
 /// Returns from the function with an error about a key's value.

@@ -25,8 +25,8 @@ pub(crate) fn forecast(ranks: &[RankPlan], totals: &Totals, slots: usize, cluste
         return None;
     }
     let devices = costs.devices;
-    let tokens = totals.tokens_per_step as f64 / step;
-    let run_seconds = step * totals.steps as f64;
+    let tokens = totals.pace.tokens_per_step as f64 / step;
+    let run_seconds = totals.pace.seconds_after(totals.steps, step)?;
     Some(Forecast {
         basis: costs.basis,
         step_seconds: step,
@@ -39,6 +39,13 @@ pub(crate) fn forecast(ranks: &[RankPlan], totals: &Totals, slots: usize, cluste
         stages: stages(&trace, ranks),
         spans: if trace.spans.len() > MAX_SPANS { Vec::new() } else { trace.spans },
     })
+}
+
+/// The predicted time of a step of `ranks`; `None` if it is unknown.
+pub(crate) fn step_seconds(ranks: &[RankPlan], slots: usize, cluster: &ClusterFacts) -> Option<f64> {
+    let costs = PlanCosts::of_ranks(ranks, cluster)?;
+    let programs: Vec<_> = costs.stages.iter().map(|s| s.program).collect();
+    Some(simulate::simulate(&programs, slots, &costs)?.seconds)
 }
 
 fn stages(trace: &SimulatedStep, ranks: &[RankPlan]) -> Vec<StageForecast> {

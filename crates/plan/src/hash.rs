@@ -47,6 +47,10 @@ pub(crate) fn math_hash(data: &DataFacts, common: &Program, clip_norm: Option<f6
     (program.start, program.periodic) = (Vec::new(), Vec::new());
     program.eval = EvalSpec::default();
     let data = DataFacts { validation: None, choice: None, tasks: BTreeMap::new(), test: None, ..data.clone() };
+    for stage in &mut program.earlier {
+        (stage.batch.slice, stage.batch.micro_batch, stage.batch.stride) = ((0, 0), 0, 1);
+        (stage.batch.mask_padding, stage.step) = (false, Vec::new());
+    }
     // Clipping is an instruction of the step: it stays.
     program.step = vec![Instruction::ClipNorm { max: clip_norm }];
     let format = format_of(&program, [MATH_FORMAT, MATH_FORMAT_BF16, MATH_FORMAT_BF16_STATE]);
@@ -77,6 +81,7 @@ fn hash(format: &str, data: &DataFacts, programs: &[Program]) -> String {
 fn essential(program: &Program) -> Program {
     let mut program = program.clone();
     program.flops_per_step = 0.0;
+    program.earlier.iter_mut().for_each(|stage| stage.flops_per_step = 0.0);
     program.peak_flops = None;
     program.copies_saved_state = false;
     // The kind of the device counts: its index on the machine changes no number.

@@ -5,20 +5,67 @@ use std::ops::Range;
 use crate::error::{PlanError, Result, refuse};
 use runner_spec::experiment::{Experiment, ScheduleLength, TrainLength};
 use runner_spec::format::{count, counted};
-use runner_spec::schedule::{Decay, DecayLength, LrSchedule};
+use runner_spec::plan::Pace;
+use runner_spec::schedule::{Decay, DecayLength, LrSchedule, ScheduleStart};
 
-/// The schedule with its open lengths filled in from the run's; an epoch has `epoch_rows` rows, and a step `step_tokens` tokens. `notes`
-/// receive the steps of lengths in tokens.
+/// Turns lengths of a run of `steps` steps into steps.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StepClock<'a> {
+    pub(crate) steps: u64,
+    pub(crate) pace: &'a Pace,
+}
+
+impl StepClock<'_> {
+    /// The steps of `length` from step `first` on.
+    fn steps_from(self, first: u64, length: ScheduleLength) -> u64 {
+        match length {
+            ScheduleLength::Tokens(tokens) if !self.pace.earlier_stages.is_empty() => {
+                let end = self.nearest(self.pace.tokens_after(first) + tokens as f64, first.saturating_add(tokens));
+                end.saturating_sub(first).max(1)
+            }
+            _ => length.steps(self.steps, self.pace.tokens_per_step),
+        }
+    }
+
+    /// The steps of `length` before the end of the run.
+    fn steps_to_end(self, length: ScheduleLength) -> u64 {
+        match length {
+            ScheduleLength::Tokens(tokens) if !self.pace.earlier_stages.is_empty() => {
+                let start = self.nearest(self.pace.tokens_after(self.steps) - tokens as f64, self.steps);
+                self.steps.saturating_sub(start).max(1)
+            }
+            _ => length.steps(self.steps, self.pace.tokens_per_step),
+        }
+    }
+
+    /// The step up to `most` after which the run has computed the most nearly `tokens` tokens.
+    fn nearest(self, tokens: f64, most: u64) -> u64 {
+        let (mut fewer, mut enough) = (0, most);
+        while enough - fewer > 1 {
+            let middle = fewer + (enough - fewer) / 2;
+            if self.pace.tokens_after(middle) < tokens {
+                fewer = middle;
+            } else {
+                enough = middle;
+            }
+        }
+        let distance = |step| (self.pace.tokens_after(step) - tokens).abs();
+        if distance(fewer) < distance(enough) { fewer } else { enough }
+    }
+}
+
+/// The schedule with its open lengths filled in from the run's; an epoch has `epoch_rows` rows. `notes` receive the steps of lengths in tokens.
 pub(crate) fn lr_schedule(
     experiment: &Experiment,
-    steps: u64,
     epoch_rows: u64,
-    step_tokens: u64,
+    clock: StepClock<'_>,
     notes: &mut Vec<String>,
 ) -> Result<LrSchedule> {
+    let StepClock { steps, pace } = clock;
     let warmup = experiment.schedule.warmup;
     let length = warmup.length();
-    let warmup_steps = length.map_or(0, |length| length.steps(steps, step_tokens));
+    let first = if let ScheduleStart::Step(start) = experiment.schedule.start { start } else { 0 };
+    let warmup_steps = length.map_or(0, |length| clock.steps_from(first, length));
     if warmup_steps > steps {
         let from = match experiment.train.length() {
             Ok(TrainLength::Steps(_)) | Err(_) => String::new(),
@@ -41,40 +88,17 @@ pub(crate) fn lr_schedule(
     let start = experiment.schedule.start_step(Some(steps), warmup_steps).map_err(wrong)?;
     let decay_start = start.saturating_add(warmup_steps);
     let after_warmup = steps - decay_start;
-    let in_steps = |length: ScheduleLength| Some(length.steps(steps, step_tokens));
+    let in_steps = |length: ScheduleLength| Some(clock.steps_from(0, length));
     let misplaced = |(key, message): (String, String)| PlanError::value(key, message);
     let cooldown = experiment.schedule.cooldown.clone().unwrap_or_default();
-    let rest = cooldown.length().and_then(in_steps).unwrap_or(after_warmup);
+    let rest = cooldown.length().map_or(after_warmup, |length| clock.steps_to_end(length));
     if rest > after_warmup {
         refuse!("schedule.cooldown", "must be at most the {after_warmup} steps after the warmup, got {rest} steps")
     }
     let mut later_decays = cooldown.decay_starts(rest, decay_start, steps, in_steps).map_err(misplaced)?;
     let hold_steps = later_decays.remove(0) - decay_start;
-    let mut parts = vec![
-        ("schedule.warmup.tokens".to_owned(), length, start),
-        ("schedule.cooldown.tokens".to_owned(), cooldown.length(), decay_start + hold_steps),
-    ];
-    let at = cooldown.at.iter().enumerate();
-    parts.extend(at.map(|(index, point)| (format!("schedule.cooldown.at.{index}.tokens"), Some(*point), 0)));
-    if let Decay::Piecewise(points) = &experiment.schedule.decay {
-        let key = |index| format!("schedule.decay.piecewise.{index}.at.tokens");
-        parts.extend(points.iter().enumerate().map(|(index, point)| (key(index), Some(point.at), 0)));
-    }
-    for (key, length, first) in parts {
-        let Some(ScheduleLength::Tokens(tokens)) = length else { continue };
-        // Steps before this one may have had a different number of tokens.
-        if let Some(position) = experiment.data.position.filter(|position| first < position.step) {
-            refuse!(
-                key.clone(),
-                "it counts tokens from step {first}, but this fork changed the batch or the data at step {}; use `{}`",
-                position.step,
-                key.replace("tokens", "steps")
-            );
-        }
-        let exact = tokens as f64 / step_tokens.max(1) as f64;
-        let rounded = counted(ScheduleLength::Tokens(tokens).steps(steps, step_tokens), "step");
-        notes.push(format!("{key}: {} tokens are {exact:.2} steps, rounded to {rounded}", count(tokens)));
-    }
+    let lengths = [(length, start, warmup_steps), (cooldown.length(), decay_start + hold_steps, rest)];
+    note_tokens(experiment, clock, lengths, &cooldown.at, notes)?;
     let decay = experiment.schedule.decay.clone().placed(decay_start, steps, in_steps).map_err(misplaced)?;
     if let Decay::InverseSqrt(inverse_sqrt) = decay
         && let Some((message, help)) = inverse_sqrt.mistake(warmup_steps)
@@ -94,8 +118,54 @@ pub(crate) fn lr_schedule(
             position.step
         );
     }
-    let peak = peak(experiment, steps.saturating_mul(step_tokens));
+    if matches!(decay, Decay::Rows(_)) && !pace.earlier_stages.is_empty() {
+        refuse!("schedule.decay.step.epochs", "it cannot be used with stages; use `schedule.decay.step.every`");
+    }
+    let peak = peak(experiment, pace.tokens_after(steps) as u64);
     Ok(LrSchedule { peak, start, warmup_steps, warmup_from: warmup.from, hold_steps, later_decays, decay })
+}
+
+/// Notes the steps of lengths in tokens: of warmup and cooldown, each with its first step and its steps, of the cooldown's points `at`, and of
+/// points of the decay.
+///
+/// # Errors
+/// If a length counts tokens from before a fork that changed the batch or the data.
+fn note_tokens(
+    experiment: &Experiment,
+    clock: StepClock<'_>,
+    [warmup, cooldown]: [(Option<ScheduleLength>, u64, u64); 2],
+    at: &[ScheduleLength],
+    notes: &mut Vec<String>,
+) -> Result<()> {
+    let mut parts = vec![
+        ("schedule.warmup.tokens".to_owned(), warmup.0, warmup.1, warmup.2),
+        ("schedule.cooldown.tokens".to_owned(), cooldown.0, cooldown.1, cooldown.2),
+    ];
+    let from_start = |key, point| (key, Some(point), 0, clock.steps_from(0, point));
+    let at = at.iter().enumerate();
+    parts.extend(at.map(|(index, point)| from_start(format!("schedule.cooldown.at.{index}.tokens"), *point)));
+    if let Decay::Piecewise(points) = &experiment.schedule.decay {
+        let key = |index| format!("schedule.decay.piecewise.{index}.at.tokens");
+        parts.extend(points.iter().enumerate().map(|(index, point)| from_start(key(index), point.at)));
+    }
+    for (key, length, first, in_steps) in parts {
+        let Some(ScheduleLength::Tokens(tokens)) = length else { continue };
+        // Steps before this one may have had a different number of tokens.
+        if let Some(position) = experiment.data.position.filter(|position| first < position.step) {
+            refuse!(
+                key.clone(),
+                "it counts tokens from step {first}, but this fork changed the batch or the data at step {}; use `{}`",
+                position.step,
+                key.replace("tokens", "steps")
+            );
+        }
+        let (exact, rounded) = (tokens as f64 / clock.pace.tokens_per_step.max(1) as f64, counted(in_steps, "step"));
+        notes.push(match clock.pace.earlier_stages.as_slice() {
+            [] => format!("{key}: {} tokens are {exact:.2} steps, rounded to {rounded}", count(tokens)),
+            _ => format!("{key}: {} tokens are about {rounded}", count(tokens)),
+        });
+    }
+    Ok(())
 }
 
 /// The peak learning rate of a run of `tokens` tokens.

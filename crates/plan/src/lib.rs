@@ -16,6 +16,7 @@ pub mod ranks;
 mod run_length;
 pub mod schedule;
 pub mod search;
+mod stages;
 mod step_program;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -25,7 +26,7 @@ mod trajectory;
 mod tests;
 
 pub use comparability::MeasurementBasis;
-pub use compile::{compile, compile_continuation};
+pub use compile::{compile, compile_continuation, planned_rows};
 pub use error::PlanError;
 pub use forecast::wire::bytes_sent;
 pub use memory::shortage::suggest_change_for_rank;

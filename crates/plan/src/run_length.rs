@@ -1,6 +1,7 @@
 //! The length of a run, as its experiment gives it, in optimizer steps.
 
 use crate::error::{PlanError, Result, refuse};
+use crate::stages::Stages;
 use runner_spec::experiment::{Train, TrainLength};
 use runner_spec::program::RowSequence;
 
@@ -77,6 +78,50 @@ pub(crate) fn run_steps(train: &Train, rows: &RowSequence, sizes: StepSizes) -> 
         refuse!("train", "{steps} steps of {sequences}·{length} tokens are more than can be counted; use fewer");
     }
     Ok(steps)
+}
+
+/// The most steps that a budget may pay for in a run with stages.
+const MAX_STEPS: u64 = 1 << 40;
+
+/// [`run_steps`] of a run with several stages and a model of `parameters`: the most steps that do not exceed the length.
+///
+/// # Errors
+/// If that makes no step, or if not exactly one length is given.
+pub(crate) fn steps_of_stages(train: &Train, stages: &Stages, parameters: u64) -> Result<u64> {
+    let position = |steps| stages.row_sequence(steps).position_after(steps);
+    let tokens = |steps| position(steps).tokens as f64;
+    let (key, limit, amount): (_, f64, &dyn Fn(u64) -> f64) = match train.length() {
+        Ok(TrainLength::Steps(steps)) => return Ok(steps),
+        Ok(TrainLength::Epochs(epochs)) => {
+            ("train.epochs", epochs, &|steps| stages.row_sequence(steps).epochs_after(steps))
+        }
+        Ok(TrainLength::Tokens(all)) => ("train.tokens", all as f64, &tokens),
+        Ok(TrainLength::Flops(flops)) => ("train.flops", flops, &|steps| stages.flops(steps)),
+        Ok(TrainLength::TokensPerParameter(ratio)) => {
+            ("train.tokens_per_parameter", ratio * parameters as f64, &tokens)
+        }
+        Err(given) => refuse!(
+            "train",
+            "must have exactly one of steps, epochs, tokens, flops and tokens_per_parameter, got {given}"
+        ),
+    };
+    let fits = |steps: u64| amount(steps) <= limit * (1.0 + ROUNDING);
+    if !fits(1) {
+        refuse!(key, "it is less than one step; a run needs at least 1");
+    }
+    let (mut fitting, mut too_many) = (1, MAX_STEPS);
+    if fits(too_many) {
+        refuse!(key, "it is more than {MAX_STEPS} steps; use less");
+    }
+    while too_many - fitting > 1 {
+        let middle = fitting + (too_many - fitting) / 2;
+        if fits(middle) {
+            fitting = middle;
+        } else {
+            too_many = middle;
+        }
+    }
+    Ok(fitting)
 }
 
 /// `value` with four digits, rounded up, so that a budget of it is enough.

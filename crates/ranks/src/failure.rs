@@ -24,7 +24,7 @@ pub(super) fn describe_place(program: &Program, status: &RankSnapshot) -> String
     let periodic = || program.periodic.get(index).map(|periodic| &periodic.instruction);
     let (list, instruction) = match status.list {
         list if list == InstructionList::Start as u32 => ("start", program.start.get(index)),
-        list if list == InstructionList::Step as u32 => ("step", program.step.get(index)),
+        list if list == InstructionList::Step as u32 => ("step", program.instructions_at(status.step).get(index)),
         _ => ("periodic", periodic()),
     };
     let instruction = instruction.map_or_else(|| "Checkpoint".to_owned(), Instruction::to_string);

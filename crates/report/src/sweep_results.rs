@@ -106,9 +106,8 @@ impl SweepResultsText<'_> {
         let distinct = self.summary.results.rows.iter().filter(|row| row.status != PointStatus::Duplicate);
         let (mut done, mut all) = (0.0, 0.0);
         for (row, point) in distinct.filter_map(|row| Some((row, self.record.point(row.point)?))) {
-            let per_step = unit.per_step(point.tokens_per_step, point.flops_per_step);
-            done += row.steps as f64 * per_step;
-            all += point.steps as f64 * per_step;
+            done += unit.amount(&point.pace, row.steps);
+            all += unit.amount(&point.pace, point.steps);
         }
         let amount = |number: f64| {
             if unit == MilestoneUnit::Flops { format!("{number:.3e}") } else { count(number as u64) }

@@ -292,6 +292,14 @@ impl Rows {
         self.inputs.len().checked_div(self.length).unwrap_or(0)
     }
 
+    /// Replaces each row, which has no padding, by its piece of `length` tokens with the number in `pieces`.
+    pub fn keep_pieces(&mut self, length: usize, pieces: impl Iterator<Item = usize>) {
+        let starts: Vec<usize> = pieces.enumerate().map(|(row, piece)| row * self.length + piece * length).collect();
+        let cut = |tokens: &[u32]| starts.iter().flat_map(|start| &tokens[*start..start + length]).copied().collect();
+        (self.inputs, self.targets) = (cut(&self.inputs), cut(&self.targets));
+        self.length = length;
+    }
+
     /// Targets that the loss counts.
     pub fn valid(&self) -> u64 {
         self.targets.iter().filter(|&&t| t != IGNORED_TARGET).count() as u64

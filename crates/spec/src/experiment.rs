@@ -13,6 +13,7 @@ mod eval;
 mod parallel;
 mod seeds;
 mod source;
+mod stage;
 mod task;
 mod train;
 mod weights_source;
@@ -34,6 +35,7 @@ pub use source::{
     ColumnSeparator, Content, Corpus, CsvSource, DEFAULT_FIELD, FILE_FORMATS, FileFormat, HubSource, JsonSource,
     ParquetSource, RecordFormat, RecordTextMut, Source, TokenType,
 };
+pub use stage::{BatchWarmup, TrainStage};
 pub use task::{ChoiceText, HELLASWAG, HELLASWAG_FILE_ADVICE, HubChoice, Task, advice_for_file, task_key};
 pub use train::{Train, TrainLength};
 pub use weights_source::{ModelFolder, WeightsSource};
@@ -161,6 +163,8 @@ defaults! {
 pub struct Batch {
     pub sequences: usize,
     pub micro_batch: usize,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warmup: Option<BatchWarmup>,
 }
 
 /// Checkpoints of a run.

@@ -46,7 +46,7 @@ pub struct Plan {
 impl Plan {
     /// The rows that each step reads; `None` in a plan without ranks.
     pub fn row_sequence(&self) -> Option<RowSequence> {
-        Some(self.ranks.first()?.program.batch.row_sequence(self.data.train.rows))
+        Some(self.ranks.first()?.program.row_sequence(self.data.train.rows))
     }
 
     /// The number of rows of the validation split that an evaluation reads; `None` without a split.
@@ -68,7 +68,6 @@ impl Plan {
 pub struct Totals {
     pub steps: u64,
     pub sequences_per_step: usize,
-    pub tokens_per_step: u64,
     /// Micro-batches of one replica, whose gradients are summed into one step.
     pub accumulation_steps: usize,
     pub tokens: u64,
@@ -77,9 +76,64 @@ pub struct Totals {
     pub has_padding: bool,
     /// Passes over the training rows.
     pub epochs: f64,
-    /// Parameters of the whole model, and FLOPs of one step of all ranks.
+    /// Parameters of the whole model.
     pub parameters: u64,
+    #[serde(flatten)]
+    pub pace: Pace,
+}
+
+/// The tokens and FLOPs of each step of all ranks.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Pace {
+    /// Of the steps of the last stage.
+    pub tokens_per_step: u64,
     pub flops_per_step: f64,
+    /// The stages before the last one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub earlier_stages: Vec<StagePace>,
+}
+
+/// The steps from the end of the stage before to `until`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StagePace {
+    pub until: u64,
+    pub tokens_per_step: u64,
+    pub flops_per_step: f64,
+    /// The predicted time of a step; `None` if it is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_seconds: Option<f64>,
+}
+
+impl Pace {
+    /// The sum over the first `steps` steps of what `earlier` says of a step of a stage, and `last` is for the last one.
+    fn sum(&self, steps: u64, earlier: impl Fn(&StagePace) -> f64, last: f64) -> f64 {
+        let (mut sum, mut done) = (0.0, 0);
+        for stage in &self.earlier_stages {
+            let until = stage.until.min(steps).max(done);
+            sum += (until - done) as f64 * earlier(stage);
+            done = until;
+        }
+        sum + steps.saturating_sub(done) as f64 * last
+    }
+
+    /// The tokens of the first `steps` steps, padding included.
+    #[must_use]
+    pub fn tokens_after(&self, steps: u64) -> f64 {
+        self.sum(steps, |stage| stage.tokens_per_step as f64, self.tokens_per_step as f64)
+    }
+
+    /// The FLOPs of the first `steps` steps, as counted for MFU.
+    #[must_use]
+    pub fn flops_after(&self, steps: u64) -> f64 {
+        self.sum(steps, |stage| stage.flops_per_step, self.flops_per_step)
+    }
+
+    /// The predicted seconds of the first `steps` steps, if a step of the last stage takes `last` seconds; `None` if they are unknown.
+    #[must_use]
+    pub fn seconds_after(&self, steps: u64, last: f64) -> Option<f64> {
+        let is_known = self.earlier_stages.iter().all(|stage| stage.step_seconds.is_some());
+        is_known.then(|| self.sum(steps, |stage| stage.step_seconds.unwrap_or(0.0), last))
+    }
 }
 
 /// One rank: its place, its costs and its program.

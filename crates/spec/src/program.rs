@@ -2,6 +2,7 @@
 
 pub mod batch;
 mod parameters;
+mod stage;
 pub mod text;
 
 use std::fmt;
@@ -11,6 +12,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 pub use batch::{BatchSpec, DataPosition, EpochBatch, RowOrder, RowSequence};
+pub use stage::EarlierStage;
 
 use crate::diagnostic::short;
 use crate::error::PlainError;
@@ -78,6 +80,9 @@ pub struct Program {
     /// FLOPs of one optimizer step under the plan's MFU convention, and the device's peak FLOP/s, for reporting.
     pub flops_per_step: f64,
     pub peak_flops: Option<f64>,
+    /// The stages before the last one, to which the other fields belong.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub earlier: Vec<EarlierStage>,
 }
 
 /// See [`Program::cost_class`].

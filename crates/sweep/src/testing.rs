@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::record::{FORMAT, PlannedPoint, SweepRecord};
 use crate::{AshaSettings, MeasurementChoice, MilestoneUnit, Objective, PointStatus, ResultsRow, SweepResults};
 use runner_spec::measure::Measure;
+use runner_spec::plan::Pace;
 
 /// Three points, the last the same as the first; rungs at 10, 20 and 40 steps.
 pub fn sweep() -> SweepRecord {
@@ -20,13 +21,12 @@ pub fn sweep() -> SweepRecord {
         trunk: None,
         steps: 40,
         rungs: vec![10, 20, 40],
-        tokens_per_step: 64,
+        pace: Pace { tokens_per_step: 64, flops_per_step: 1e6, ..Pace::default() },
         parameters: 1000,
         epochs: 1.0,
         layers: None,
         memory_bytes: 1 << 20,
         rank_memory_bytes: 0,
-        flops_per_step: 1e6,
         step_seconds: None,
         is_prediction_disturbed: false,
         ranks: 1,

@@ -97,7 +97,7 @@ impl EventLines {
     pub fn numbers(&self) -> Vec<LinePart> {
         let Some(m) = &self.last_step else { return Vec::new() };
         let (loss, tokens) = self.since_line;
-        let place = self.rows.map(|rows| rows.epoch_batch(m.step.saturating_sub(1)));
+        let place = self.rows.as_ref().map(|rows| rows.epoch_batch(m.step.saturating_sub(1)));
         let place = place.map(|place| format!("epoch {}, batch {}/{}", place.epoch + 1, place.batch, place.batches));
         let mut parts: Vec<LinePart> = place.into_iter().map(|place| LinePart::new(7, place)).collect();
         parts.extend([

@@ -69,7 +69,7 @@ impl OpenedRun {
         host: &Host,
         observer: &mut dyn RunObserver,
     ) -> Result<WrittenFiles> {
-        let spec = &self.program()?.model;
+        let spec = self.model(which)?;
         let layout = self.whole_layout()?;
         let tokenizer = self.tokenizer(&host.pool()?, host, observer)?;
         let rows = &self.experiment.data.layout;
@@ -114,7 +114,7 @@ impl OpenedRun {
         /// Rows, and their tokens at most.
         const ROWS: usize = 2;
         const LENGTH: usize = 64;
-        let spec = &self.program()?.model;
+        let spec = self.model(which)?;
         let layout = Arc::new(ParamLayout::new(parameters(spec)));
         let (flat, _) = self.weights(which, &layout)?;
         let length = LENGTH.min(spec.context_length);

@@ -15,12 +15,12 @@ use runner_machine::local_cluster::local_cluster;
 use runner_record::manifest::Manifest;
 use runner_record::record_check::changed_descriptions;
 use runner_record::run_dir::{self, CHECKPOINTS, PLAN, RESOLVED, TOKENIZER};
-use runner_record::{CheckpointChoice, catalog};
+use runner_record::{CheckpointChoice, catalog, checkpoint};
 use runner_spec::data::DataPart;
 use runner_spec::error::{CommandError, Result};
 use runner_spec::experiment::{DeviceChoice, Experiment};
 use runner_spec::model::layout::ParamLayout;
-use runner_spec::model::parameters;
+use runner_spec::model::{ModelSpec, parameters};
 use runner_spec::plan::Plan;
 use runner_spec::program::{Device, Program};
 
@@ -96,6 +96,19 @@ impl OpenedRun {
             return Err(damaged("its plan is damaged: impossible model sizes"));
         }
         Ok(program)
+    }
+
+    /// The model of a checkpoint, as the last step before it was trained.
+    ///
+    /// # Errors
+    /// Those of [`Self::program`], and if there is no such checkpoint.
+    pub fn model(&self, which: CheckpointChoice) -> Result<&ModelSpec> {
+        let program = self.program()?;
+        if program.earlier.is_empty() {
+            return Ok(&program.model);
+        }
+        let step = checkpoint::chosen_step(&self.path.join(CHECKPOINTS), which)?;
+        Ok(program.model_at(step.saturating_sub(1)))
     }
 
     /// The parameters of the whole model, however the run divided them among ranks.

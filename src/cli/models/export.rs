@@ -176,7 +176,7 @@ fn hf(args: &ExportArgs, opened: &OpenedRun) -> Result<WrittenFiles> {
 fn torch(args: &ExportArgs, opened: &OpenedRun) -> Result<WrittenFiles> {
     let layout = opened.whole_layout()?;
     let export = TorchExport {
-        spec: &opened.program()?.model,
+        spec: opened.model(args.checkpoint.which())?,
         layout: &layout,
         dtype: args.dtype.unwrap_or(Dtype::F32),
         base_model: args.base_model,

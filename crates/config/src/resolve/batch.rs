@@ -55,7 +55,7 @@ impl Resolver<'_> {
             Some(pipeline) => self.pipelined(raw, &slice, pipeline)?,
             None => self.accumulated(raw, &slice)?,
         };
-        Some(Batch { sequences, micro_batch })
+        Some(Batch { sequences, micro_batch, warmup: raw.warmup })
     }
 
     fn sequences(&mut self, raw: &RawBatch, length: Option<usize>) -> Option<usize> {

@@ -111,7 +111,7 @@ fn a_short_file_suffices() {
     assert_eq!(e.data.tokenizer, Tokenizer::Bytes {});
     assert_eq!(e.data.validation, Some(Validation::Fraction(0.1)));
     assert_eq!(e.data.layout, Layout::packed(128));
-    assert_eq!(e.batch, Batch { sequences: 32, micro_batch: 8 });
+    assert_eq!(e.batch, Batch { sequences: 32, micro_batch: 8, warmup: None });
     assert_eq!((e.train.steps, e.train.clip_norm), (Some(1000), Some(1.0)));
     assert_eq!(
         e.optimizer,

@@ -40,17 +40,27 @@ pub fn count_chunks(spec: &ModelSpec, chunks: &[BlockRange]) -> ParamCounts {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ModelSize {
     pub parameters: u64,
-    /// Of one optimizer step, as counted for MFU.
+    /// The mean of optimizer steps, as counted for MFU.
     pub flops_per_step: f64,
 }
 
 impl ModelSize {
     /// The layers of `plan`, without embeddings and head.
     pub fn of_layers(plan: &Plan) -> Option<Self> {
-        let Program { model, batch, .. } = &plan.ranks.first()?.program;
-        let layers = 1..model.layers + 1;
-        let parameters = count_chunks(model, &[layers.clone().into()]).total;
-        Some(Self { parameters, flops_per_step: flops(model, &layers, plan.totals.tokens_per_step, batch.length).step })
+        let program = &plan.ranks.first()?.program;
+        let layers = 1..program.model.layers + 1;
+        let parameters = count_chunks(&program.model, &[layers.clone().into()]).total;
+        let flops_of = |program: &Program| {
+            let tokens = program.batch.sequences as u64 * program.batch.length as u64;
+            flops(&program.model, &layers, tokens, program.batch.length).step
+        };
+        let (mut sum, mut done) = (0.0, 0);
+        for (stage, until) in program.stages().iter().zip(program.stage_ends()) {
+            sum += (until - done) as f64 * flops_of(stage);
+            done = until;
+        }
+        let mean = if program.earlier.is_empty() { flops_of(program) } else { sum / program.steps.max(1) as f64 };
+        Some(Self { parameters, flops_per_step: mean })
     }
 }
 

@@ -24,7 +24,8 @@ pub fn topology(program: &Program, slots: usize, element: usize) -> Topology {
 /// Elements of the longest message.
 pub(crate) fn longest_message(program: &Program) -> usize {
     let d = program.model.decoder().widest();
-    let training = program.batch.micro_batch.saturating_mul(program.batch.length);
+    let batches = program.earlier.iter().map(|stage| &stage.batch).chain([&program.batch]);
+    let training = batches.map(|batch| batch.micro_batch.saturating_mul(batch.length)).max().unwrap_or(0);
     let choice =
         if program.eval.choice_items.is_some() { EVAL_TOKENS_PER_FORWARD.max(program.model.context_length) } else { 0 };
     let (prompts, logits) = program.eval.samples.as_ref().map_or((0, 0), |samples| {

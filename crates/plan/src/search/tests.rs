@@ -156,7 +156,7 @@ fn divisors_ascend() {
 #[test]
 fn a_huge_batch_is_searched_without_its_many_micro_batches() {
     let mut experiment = experiment();
-    experiment.batch = runner_spec::experiment::Batch { sequences: 1 << 26, micro_batch: 1 << 20 };
+    experiment.batch = runner_spec::experiment::Batch { sequences: 1 << 26, micro_batch: 1 << 20, warmup: None };
     let found = search(&experiment, &data(), &named("1x2xH100"), &|_| {}).unwrap();
     let left_out = |out: &Exclusion| out.reason.contains("more than 65,536 passes of a rank");
     assert!(found.excluded.iter().any(left_out), "{:?}", found.excluded);
@@ -166,7 +166,7 @@ fn a_huge_batch_is_searched_without_its_many_micro_batches() {
 fn auto_is_the_largest_micro_batch_that_fits() {
     let with = |micro_batch| {
         let mut x = experiment();
-        x.batch = runner_spec::experiment::Batch { sequences: 64, micro_batch };
+        x.batch = runner_spec::experiment::Batch { sequences: 64, micro_batch, warmup: None };
         (x.eval.loss, x.eval.hellaswag, x.eval.samples) = (None, None, None);
         x
     };

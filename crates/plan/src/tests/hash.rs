@@ -28,7 +28,7 @@ fn changes_that_affect_no_number_keep_the_hash() {
         }),
         ("the same steps in FLOPs", |x| {
             let totals = compiled(x).totals;
-            x.train.flops = Some(totals.flops_per_step * x.train.steps.take().expect("steps") as f64);
+            x.train.flops = Some(totals.pace.flops_per_step * x.train.steps.take().expect("steps") as f64);
         }),
         ("the same steps in tokens per parameter", |x| {
             let totals = compiled(x).totals;

@@ -4,6 +4,7 @@ mod hash;
 mod published;
 mod shards;
 mod simulate;
+mod stages;
 
 use crate::compile;
 use crate::testing::{Change, cluster, compiled, data, experiment};
@@ -53,7 +54,7 @@ fn epochs_and_totals_are_counted() {
     experiment.train = e::Train { steps: None, epochs: Some(2.0), ..experiment.train };
     let totals = compiled(&experiment).totals;
     // 1,000 rows twice / 8 rows a step.
-    assert_eq!((totals.steps, totals.tokens_per_step, totals.tokens), (250, 64, 16_000));
+    assert_eq!((totals.steps, totals.pace.tokens_per_step, totals.tokens), (250, 64, 16_000));
     assert_eq!((totals.epochs, totals.accumulation_steps), (2.0, 4));
 }
 
@@ -255,7 +256,7 @@ fn each_evaluation_has_its_own_interval() {
 #[test]
 fn a_model_that_does_not_fit_gets_a_note_with_an_offer() {
     let mut experiment = experiment();
-    experiment.batch = e::Batch { sequences: 512, micro_batch: 512 };
+    experiment.batch = e::Batch { sequences: 512, micro_batch: 512, warmup: None };
     let plan = |memory: u64| {
         let mut cluster = cluster();
         cluster.devices[0].memory_bytes = Some(memory);
@@ -327,7 +328,7 @@ fn pipeline(stages: usize, partition: e::AutoOr<Vec<usize>>) -> e::Experiment {
     experiment.model.d_model = 256;
     experiment.model.d_ff = 1024;
     let schedule = e::PipelineSchedule::OneFOneB;
-    experiment.batch = e::Batch { sequences: 8, micro_batch: 1 };
+    experiment.batch = e::Batch { sequences: 8, micro_batch: 1, warmup: None };
     let pipeline = e::Pipeline { stages, partition, schedule, chunks: 1, microbatches: 8 };
     experiment.parallel =
         e::Parallel { mode: e::ParallelMode::Pipeline, pipeline: Some(pipeline), ..e::Parallel::single() };
@@ -494,7 +495,7 @@ fn an_optimizer_that_cannot_be_sharded_is_refused() {
     let of_two_kinds = compile(&mixed, &data(), &ClusterFacts { devices, ..cluster() }).expect_err("two kinds");
     insta::assert_snapshot!(of_two_kinds.to_string(), @"parallel.shard: ranks that divide state must all be on CPUs, or all on GPUs, but rank 1 is on cpu, and rank 0 on cuda:1; list devices of one kind in parallel.devices, or delete the key");
     let mut experiment = sharded(64);
-    experiment.batch = e::Batch { sequences: 64, micro_batch: 1 };
+    experiment.batch = e::Batch { sequences: 64, micro_batch: 1, warmup: None };
     let many = compile(&experiment, &data(), &cluster()).expect_err("too many").to_string();
     insta::assert_snapshot!(many, @"parallel.shard: 40 tensors cannot be divided among 64 replicas; use fewer replicas, or delete the key");
 }

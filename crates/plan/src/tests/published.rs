@@ -40,7 +40,7 @@ fn llama(x: &mut e::Experiment, widths: [usize; 5], kv_heads: usize, length: usi
 
 /// One GPU with micro-batches of `rows`, or several replicas with as many micro-batches each.
 fn batch(x: &mut e::Experiment, replicas: usize, rows: usize, micro_batches: usize) {
-    x.batch = e::Batch { sequences: replicas * rows * micro_batches, micro_batch: rows };
+    x.batch = e::Batch { sequences: replicas * rows * micro_batches, micro_batch: rows, warmup: None };
     if replicas > 1 {
         x.parallel = e::Parallel { mode: e::ParallelMode::Ddp, replicas, ..e::Parallel::single() };
     }

@@ -16,7 +16,7 @@ use e::PipelineSchedule::{self, Gpipe, Interleaved, OneFOneB, ZeroBubble};
 fn pipeline(schedule: PipelineSchedule, stages: usize, chunks: usize, microbatches: usize) -> e::Experiment {
     let mut x = experiment();
     x.model.layers = 24;
-    x.batch = e::Batch { sequences: microbatches, micro_batch: 1 };
+    x.batch = e::Batch { sequences: microbatches, micro_batch: 1, warmup: None };
     let partition = e::AutoOr::Given(vec![24 / stages / chunks; stages * chunks]);
     let pipeline = e::Pipeline { stages, partition, schedule, chunks, microbatches };
     x.parallel = e::Parallel { mode: e::ParallelMode::Pipeline, pipeline: Some(pipeline), ..e::Parallel::single() };
@@ -204,7 +204,7 @@ fn gpt2_124m() -> e::Experiment {
         ..x.model
     };
     x.data.layout = e::Layout::packed(1024);
-    x.batch = e::Batch { sequences: 512, micro_batch: 64 };
+    x.batch = e::Batch { sequences: 512, micro_batch: 64, warmup: None };
     x.precision = e::Precision::Bf16;
     x.parallel = e::Parallel { mode: e::ParallelMode::Ddp, replicas: 8, ..e::Parallel::single() };
     x
@@ -214,7 +214,7 @@ fn gpt2_124m() -> e::Experiment {
 fn measured_step(precision: e::Precision, rows: usize) -> e::Experiment {
     let mut x = gpt2_124m();
     x.model.vocab_size = Some(50_304);
-    x.batch = e::Batch { sequences: rows, micro_batch: rows };
+    x.batch = e::Batch { sequences: rows, micro_batch: rows, warmup: None };
     (x.precision, x.parallel) = (precision, e::Parallel::single());
     x
 }

@@ -156,7 +156,6 @@ impl From<&Measure> for PageMeasure {
 #[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct PlannedRun {
     parameters: Option<u64>,
-    tokens_per_step: Option<u64>,
     flops_per_step: Option<f64>,
     memory_bytes: Option<u64>,
     forecast: Option<Forecast>,
@@ -294,8 +293,7 @@ impl PlannedRun {
             plan.forecast.clone().map(|forecast| Forecast { stages: Vec::new(), spans: Vec::new(), ..forecast });
         Self {
             parameters: Some(plan.totals.parameters),
-            tokens_per_step: Some(plan.totals.tokens_per_step),
-            flops_per_step: Some(plan.totals.flops_per_step),
+            flops_per_step: Some(plan.totals.pace.flops_after(plan.totals.steps) / plan.totals.steps.max(1) as f64),
             memory_bytes: Some(plan.ranks.iter().fold(0, |sum, r| r.memory.total().saturating_add(sum))),
             forecast,
             timeline: planned_gantt(&plan),

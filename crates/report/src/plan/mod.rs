@@ -14,9 +14,9 @@ pub use search::render_search;
 
 use page::Page;
 use runner_spec::data::ASSUMED_HASH;
-use runner_spec::format::{count, counted};
-use runner_spec::plan::Plan;
-use runner_spec::program::DataPosition;
+use runner_spec::format::{count, counted, rate};
+use runner_spec::plan::{Pace, Plan};
+use runner_spec::program::{DataPosition, EarlierStage};
 
 /// Settings for the text of a plan.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -75,6 +75,26 @@ pub fn render(plan: &Plan, options: &RenderOptions) -> String {
     page.text
 }
 
+/// The batch of an earlier stage, and its windows if they are not those of the last one.
+fn describe_stage(stage: &EarlierStage, pace: &Pace) -> String {
+    let b = &stage.batch;
+    let tokens = count((b.sequences * b.length) as u64);
+    let windows = stage.model.as_ref().map_or_else(String::new, |model| {
+        let windows: Vec<String> = model.options.windows().into_iter().map(|window| count(window.into())).collect();
+        format!(", windows of {}", windows.join(" and "))
+    });
+    let of_stage = pace.earlier_stages.iter().find(|of| of.until == stage.until);
+    let time = of_stage
+        .and_then(|of| of.step_seconds)
+        .map_or_else(String::new, |seconds| format!(", {} ms", rate(seconds * 1e3)));
+    format!(
+        "to step {}: {} sequences of {} = {tokens} tokens a step{windows}{time}",
+        count(stage.until),
+        b.sequences,
+        b.length
+    )
+}
+
 fn run_lines(plan: &Plan, page: &mut Page) {
     let t = &plan.totals;
     let padding = if t.has_padding { " with padding" } else { "" };
@@ -82,7 +102,7 @@ fn run_lines(plan: &Plan, page: &mut Page) {
     page.line("steps", format!("{steps}, {tokens} tokens{padding}, {epochs} epochs"));
     if let Some(program) = plan.ranks.first().map(|r| &r.program) {
         let b = &program.batch;
-        if let Some(DataPosition { step, rows, tokens, epoch, row }) = b.position {
+        if let Some(DataPosition { step, rows, tokens, epoch, row }) = program.first_position() {
             let (step, rows, tokens) = (counted(step, "step"), counted(rows, "row"), count(tokens));
             page.more(format!(
                 "{step}, {rows} and {tokens} tokens of these totals come from before the fork, which continues at row {} of epoch {}",
@@ -94,10 +114,20 @@ fn run_lines(plan: &Plan, page: &mut Page) {
             0 => String::new(),
             rest => format!(" (the last of {rest})"),
         };
-        let (tokens, accumulation) = (t.tokens_per_step, t.accumulation_steps as u64);
+        let (tokens, accumulation) = (t.pace.tokens_per_step, t.accumulation_steps as u64);
         let step = format!("{} sequences of {} = {} tokens{padding} a step", b.sequences, b.length, count(tokens));
         let accumulation = counted(accumulation, "accumulation step");
-        page.line("batch", format!("{step}; micro-batches of {}{last}, {accumulation}", b.micro_batch));
+        let mut lines: Vec<String> =
+            program.earlier.iter().map(|stage| describe_stage(stage, &plan.totals.pace)).collect();
+        lines.push(format!("{step}; micro-batches of {}{last}, {accumulation}", b.micro_batch));
+        let last = lines.len() - 1;
+        for (index, line) in lines.into_iter().enumerate() {
+            match index {
+                0 => page.line("batch", line),
+                _ if index == last => page.more(format!("then {line}")),
+                _ => page.more(line),
+            }
+        }
     }
     let d = &plan.data;
     let split = |s: &runner_spec::data::SplitFacts| {

@@ -33,7 +33,7 @@ pub(super) fn rank_lines(rank: &RankPlan, full: bool, page: &mut Page) {
 pub(super) fn computation_lines(rank: &RankPlan, plan: Option<&Plan>, page: &mut Page) {
     let (program, flops) = (&rank.program, &rank.flops);
     let (step, all_ranks, all_devices, whose) = match plan {
-        Some(plan) => (plan.totals.flops_per_step, ", all ranks", ", all devices", "devices'"),
+        Some(plan) => (plan.totals.pace.flops_per_step, ", all ranks", ", all devices", "devices'"),
         None => (flops.step, "", "", "device's"),
     };
     page.line("FLOPs a step", format!("{} for MFU{all_ranks}", si(step, "FLOP")));

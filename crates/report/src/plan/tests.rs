@@ -47,7 +47,7 @@ fn the_plan_as_text() {
 #[test]
 fn the_plan_in_full() {
     let mut experiment = experiment();
-    experiment.batch = e::Batch { sequences: 3, micro_batch: 2 };
+    experiment.batch = e::Batch { sequences: 3, micro_batch: 2, warmup: None };
     experiment.precision = e::Precision::Bf16;
     experiment.optimizer = e::Optimizer::Sgd(Sgd { lr: 5.0, momentum: 0.0 });
     experiment.train.clip_norm = None;
@@ -87,7 +87,7 @@ fn plans_with_muon_and_transfer_as_text() {
 #[test]
 fn gpt2_124m_as_text() {
     let mut experiment = gpt2();
-    experiment.batch = e::Batch { sequences: 64, micro_batch: 4 };
+    experiment.batch = e::Batch { sequences: 64, micro_batch: 4, warmup: None };
     let mut data = data();
     data.tokenizer_vocab = 50_257;
     (data.train.rows, data.train.tokens) = (297, 304_222);
@@ -99,7 +99,7 @@ fn gpt2_124m_as_text() {
 #[test]
 fn a_cluster_plan_as_text() {
     let mut x = gpt2();
-    x.batch = e::Batch { sequences: 512, micro_batch: 4 };
+    x.batch = e::Batch { sequences: 512, micro_batch: 4, warmup: None };
     x.precision = e::Precision::Bf16;
     let partition = e::AutoOr::Auto;
     let pipeline =
@@ -139,7 +139,7 @@ fn a_sharded_optimizer_is_divided() {
 #[test]
 fn the_first_line_says_that_a_plan_does_not_fit() {
     let (mut x, cluster) = (gpt2(), cluster());
-    x.batch = e::Batch { sequences: 8, micro_batch: 1 };
+    x.batch = e::Batch { sequences: 8, micro_batch: 1, warmup: None };
     let device = DeviceFacts { memory_bytes: Some(220 << 20), ..cluster.devices[0].clone() };
     let plan = compile(&x, &data(), &ClusterFacts { devices: vec![device], ..cluster }).expect("plans");
     let page = render(&plan, &RenderOptions::default());

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::TrainStage;
 use crate::model::parts::Recompute;
 use crate::optimizer::GroupOptions;
 use crate::serde_defaults::is_default;
@@ -49,6 +50,10 @@ pub struct Train {
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(!skip_serializing_if)]
     pub recompute: Recompute,
+    /// Stages before the last one, each with its own batch, row length or windows.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(!skip_serializing_if)]
+    pub stages: Vec<TrainStage>,
 }
 
 impl Default for Train {
@@ -63,6 +68,7 @@ impl Default for Train {
             groups: Vec::new(),
             transfer: None,
             recompute: Recompute::None,
+            stages: Vec::new(),
         }
     }
 }
@@ -103,8 +109,8 @@ impl Train {
 
     /// Replaces the length of the training.
     pub fn set_steps(&mut self, steps: u64) {
-        let Self { clip_norm, groups, transfer, recompute, .. } = std::mem::take(self);
-        *self = Self { clip_norm, groups, transfer, recompute, steps: Some(steps), ..Self::default() };
+        let Self { clip_norm, groups, transfer, recompute, stages, .. } = std::mem::take(self);
+        *self = Self { clip_norm, groups, transfer, recompute, stages, steps: Some(steps), ..Self::default() };
     }
 }
 

@@ -16,6 +16,9 @@ pub struct BatchSpec {
     pub micro_batch: usize,
     /// Inputs per row.
     pub length: usize,
+    /// Sequences into which a row of the data is cut. The sequences of a batch are whole rows.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub pieces: usize,
     /// True if attention does not see padding.
     #[serde(default, skip_serializing_if = "is_default")]
     pub mask_padding: bool,
@@ -71,15 +74,24 @@ impl BatchSpec {
         (self.slice.0 + start * self.stride, self.micro_batch.min(self.slice.1 - start))
     }
 
-    /// The rows of all steps, of training data with `rows` rows.
+    /// The rows of the data that steps with this batch read, of training data with `rows` rows.
     pub fn row_sequence(&self, rows: u64) -> RowSequence {
-        RowSequence::new(self.sequences, self.length, self.order, self.position, rows)
+        let (read, length) = (self.sequences / self.pieces.max(1), self.length * self.pieces);
+        RowSequence::new(read, length, self.order, self.position, rows)
     }
 }
 
 /// The rows that each step of a run reads, as places in the order of an epoch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowSequence {
+    /// What the stages before the last one read, each with the step after which it ends.
+    earlier: Vec<(u64, EqualBatches)>,
+    last: EqualBatches,
+}
+
+/// The rows of steps that read equally many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct EqualBatches {
     start: DataPosition,
     sequences: u64,
     length: u64,
@@ -105,6 +117,65 @@ impl RowSequence {
     /// step before it, and may have more rows than an epoch. With `order.drop_last`, an epoch ends when fewer rows than a batch are left of
     /// it.
     pub fn new(sequences: usize, length: usize, order: RowOrder, position: Option<DataPosition>, rows: u64) -> Self {
+        Self { earlier: Vec::new(), last: EqualBatches::new(sequences, length, order, position, rows) }
+    }
+
+    /// The same rows up to step `until`, from which on steps read the rows of `later`.
+    #[must_use]
+    pub fn then(mut self, until: u64, later: Self) -> Self {
+        self.earlier.push((until, self.last));
+        self.earlier.extend(later.earlier);
+        Self { earlier: self.earlier, last: later.last }
+    }
+
+    /// The batches to which `step`, from 0, belongs.
+    fn at(&self, step: u64) -> &EqualBatches {
+        self.earlier.iter().find(|(until, _)| step < *until).map_or(&self.last, |(_, batches)| batches)
+    }
+
+    /// The epoch, from 0, and the place in its order, of row `index` of the global batch of `step`, from 0. The step must not be before the
+    /// position from which rows are counted.
+    pub fn place(&self, step: u64, index: u64) -> (u64, u64) {
+        self.at(step).place(step, index)
+    }
+
+    /// The position after `steps` steps.
+    pub fn position_after(&self, steps: u64) -> DataPosition {
+        self.at(steps).position_after(steps)
+    }
+
+    /// The batch of `step`, from 0, among those of its epoch. A batch belongs to the epoch of its first row. Rows that were read in batches of
+    /// another size count as batches of this size.
+    pub fn epoch_batch(&self, step: u64) -> EpochBatch {
+        self.at(step).epoch_batch(step)
+    }
+
+    /// The epochs that `steps` steps read.
+    pub fn epochs_after(&self, steps: u64) -> f64 {
+        // An epoch that a batch of the next stage does not fill is over when that stage starts.
+        self.at(steps.saturating_sub(1)).epochs_after(steps)
+    }
+
+    /// The steps after which `epochs` passes are done, with a fraction, if all steps read as many rows as the last; no less than the steps
+    /// before the position.
+    pub fn steps_of_epochs(&self, epochs: f64) -> f64 {
+        self.last.steps_of_epochs(epochs)
+    }
+
+    /// The steps after which at most `tokens` tokens are computed, padding included, if all steps read as many rows as the last; no less
+    /// than the steps before the position.
+    pub fn steps_of_tokens(&self, tokens: u64) -> u64 {
+        self.last.steps_of_tokens(tokens)
+    }
+
+    /// The rows of an epoch that the last steps read.
+    pub fn epoch_rows(&self) -> u64 {
+        self.last.epoch_rows
+    }
+}
+
+impl EqualBatches {
+    fn new(sequences: usize, length: usize, order: RowOrder, position: Option<DataPosition>, rows: u64) -> Self {
         let rows = order.epoch_rows.map_or(rows, |epoch_rows| epoch_rows.min(rows));
         let (sequences, rows) = ((sequences as u64).max(1), rows.max(1));
         let start = position.unwrap_or_default();
@@ -120,9 +191,7 @@ impl RowSequence {
         }
     }
 
-    /// The epoch, from 0, and the place in its order, of row `index` of the global batch of `step`, from 0. The step must not be before the
-    /// position from which rows are counted.
-    pub fn place(&self, step: u64, index: u64) -> (u64, u64) {
+    fn place(&self, step: u64, index: u64) -> (u64, u64) {
         let read = self.own_rows(step).saturating_add(index);
         let left = self.first_epoch_rows - self.start.row;
         if read < left {
@@ -132,8 +201,7 @@ impl RowSequence {
         (self.start.epoch.saturating_add(1 + later / self.epoch_rows), later % self.epoch_rows)
     }
 
-    /// The position after `steps` steps.
-    pub fn position_after(&self, steps: u64) -> DataPosition {
+    fn position_after(&self, steps: u64) -> DataPosition {
         let (epoch, row) = self.place(steps, 0);
         let read = self.own_rows(steps);
         let rows = self.start.rows.saturating_add(read);
@@ -141,17 +209,14 @@ impl RowSequence {
         DataPosition { step: steps, epoch, row, rows, tokens }
     }
 
-    /// The batch of `step`, from 0, among those of its epoch. A batch belongs to the epoch of its first row. Rows that were read in batches of
-    /// another size count as batches of this size.
-    pub fn epoch_batch(&self, step: u64) -> EpochBatch {
+    fn epoch_batch(&self, step: u64) -> EpochBatch {
         let (epoch, row) = self.place(step, 0);
         let end = if epoch == self.start.epoch { self.first_epoch_rows } else { self.epoch_rows };
         let earlier = row / self.sequences;
         EpochBatch { epoch, batch: earlier + 1, batches: earlier + (end - row).div_ceil(self.sequences) }
     }
 
-    /// The epochs that `steps` steps read.
-    pub fn epochs_after(&self, steps: u64) -> f64 {
+    fn epochs_after(&self, steps: u64) -> f64 {
         let (read, DataPosition { epoch, row, .. }) = (self.own_rows(steps), self.start);
         let left = self.first_epoch_rows - row;
         if self.first_epoch_rows == self.epoch_rows {
@@ -164,8 +229,7 @@ impl RowSequence {
         }
     }
 
-    /// The steps after which `epochs` passes are done, with a fraction; no less than the steps before the position.
-    pub fn steps_of_epochs(&self, epochs: f64) -> f64 {
+    fn steps_of_epochs(&self, epochs: f64) -> f64 {
         let DataPosition { step, epoch, row, .. } = self.start;
         let (epoch, row) = (epoch as f64, row as f64);
         let [first, each] = [self.first_epoch_rows, self.epoch_rows].map(|rows| rows as f64);
@@ -179,15 +243,9 @@ impl RowSequence {
         step as f64 + (read / self.sequences as f64).max(0.0)
     }
 
-    /// The steps after which at most `tokens` tokens are computed, padding included; no less than the steps before the position.
-    pub fn steps_of_tokens(&self, tokens: u64) -> u64 {
+    fn steps_of_tokens(&self, tokens: u64) -> u64 {
         let own = tokens.saturating_sub(self.start.tokens);
         self.start.step.saturating_add(own / (self.sequences * self.length).max(1))
-    }
-
-    /// The rows of an epoch that are read.
-    pub fn epoch_rows(&self) -> u64 {
-        self.epoch_rows
     }
 
     /// Rows from the position to the beginning of `step`.

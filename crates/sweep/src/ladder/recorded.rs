@@ -160,11 +160,12 @@ pub fn check(
     }
     let (totals, steps) = (&plan.totals, plan.totals.steps as f64);
     let layers = ladder.record.counts_layers().then(|| ModelSize::of_layers(plan)).flatten();
-    let size = layers.unwrap_or(ModelSize { parameters: totals.parameters, flops_per_step: totals.flops_per_step });
+    let flops = layers.map_or_else(|| totals.pace.flops_after(totals.steps), |size| size.flops_per_step * steps);
+    let parameters = layers.map_or(totals.parameters, |size| size.parameters);
     let scale = |scale: Scale| match scale {
-        Scale::Parameters => size.parameters as f64,
-        Scale::Tokens => totals.tokens_per_step as f64 * steps,
-        Scale::Flops => size.flops_per_step * steps,
+        Scale::Parameters => parameters as f64,
+        Scale::Tokens => totals.pace.tokens_after(totals.steps),
+        Scale::Flops => flops,
     };
     let (mut all, path) = (Vec::new(), ladder.path.join(FORECASTS));
     let read = for_each_record(&path, &mut |forecast: RecordedForecast| all.push(forecast));

@@ -15,7 +15,7 @@ fn ladder(id: &str, rungs: &[(f64, f64)], factor: f64) -> (SweepRecord, SweepRes
             let index = points.len() + 1;
             let mut point = template.clone();
             (point.index, point.parameters, point.steps) = (index, *parameters as u64, *tokens as u64);
-            (point.tokens_per_step, point.flops_per_step) = (1, 6.0 * parameters * factor);
+            (point.pace.tokens_per_step, point.pace.flops_per_step) = (1, 6.0 * parameters * factor);
             points.push(point);
             let noise = 1.0 + 1e-3 * [0.9, -1.1, 0.4, -0.2, 1.3, -0.8, 0.1, -0.6][(rung * 3 + seed * 5) % 8];
             let loss = (1.5 + 30.0 * parameters.powf(-0.4) + 20.0 * tokens.powf(-0.3)) * noise;
@@ -367,7 +367,8 @@ fn sizes_of_the_same_compute_show_the_best_one() {
 fn the_layers_are_counted_if_the_ladder_counts_them() {
     let mut all = ladder("a", &along_one_ratio(), 1.0);
     for point in &mut all.0.points {
-        point.layers = Some(ModelSize { parameters: point.parameters / 2, flops_per_step: point.flops_per_step / 4.0 });
+        point.layers =
+            Some(ModelSize { parameters: point.parameters / 2, flops_per_step: point.pace.flops_per_step / 4.0 });
     }
     let results = results_of(&all);
     assert!(results.counts_layers && results.fit(&[]).unwrap().counts_layers);

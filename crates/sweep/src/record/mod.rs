@@ -14,6 +14,7 @@ use crate::spec::{AshaSettings, Budget, Objective};
 use runner_compare::run_names::shortest_name;
 use runner_plan::forecast::cost::ModelSize;
 use runner_spec::format::json_bytes;
+use runner_spec::plan::Pace;
 
 pub use self::seen_seeds::{SeenSeed, SeenSeeds};
 
@@ -87,7 +88,8 @@ pub struct PlannedPoint {
     pub steps: u64,
     /// The steps after which the point is judged, ascending. The last one is `steps`.
     pub rungs: Vec<u64>,
-    pub tokens_per_step: u64,
+    #[serde(flatten)]
+    pub pace: Pace,
     pub parameters: u64,
     /// Epochs of the training data; 0 if an earlier version planned the point.
     #[serde(default)]
@@ -99,8 +101,7 @@ pub struct PlannedPoint {
     pub memory_bytes: u64,
     /// Planned host memory of the rank that needs the most.
     pub rank_memory_bytes: u64,
-    pub flops_per_step: f64,
-    /// Predicted seconds of a step; `None` if the machine was not calibrated.
+    /// Predicted seconds of a step, in the mean; `None` if the machine was not calibrated.
     pub step_seconds: Option<f64>,
     /// True if the prediction comes from a calibration while other programs computed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -123,19 +124,20 @@ impl PlannedPoint {
     /// The tokens of all steps.
     #[must_use]
     pub fn tokens(&self) -> f64 {
-        self.tokens_per_step as f64 * self.steps as f64
+        self.pace.tokens_after(self.steps)
     }
 
     /// The FLOPs of all steps, as counted for MFU.
     #[must_use]
     pub fn flops(&self) -> f64 {
-        self.flops_per_step * self.steps as f64
+        self.pace.flops_after(self.steps)
     }
 
     /// The size that the law of a ladder counts: the whole model, or only its layers.
     #[must_use]
     pub fn counted_size(&self) -> ModelSize {
-        self.layers.unwrap_or(ModelSize { parameters: self.parameters, flops_per_step: self.flops_per_step })
+        let flops_per_step = self.flops() / self.steps.max(1) as f64;
+        self.layers.unwrap_or(ModelSize { parameters: self.parameters, flops_per_step })
     }
 
     /// `point 3 (lr=0.001 layers=2)`.

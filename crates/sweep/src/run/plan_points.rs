@@ -384,8 +384,7 @@ fn plan_point(
     // A metric that is not measured, which is a mistake above, would be by default when the loss is.
     let every = plan.ranks.first().and_then(|rank| measurement_interval(metric, &rank.program));
     let every = every.unwrap_or(experiment.eval.every);
-    let (tokens_per_step, flops_per_step) = (plan.totals.tokens_per_step, plan.totals.flops_per_step);
-    let run = RunLength { steps, tokens_per_step, flops_per_step, every };
+    let run = RunLength { steps, pace: &plan.totals.pace, every };
     let judged_after = spec.early_stop.map_or_else(|| vec![steps], |asha| rungs(&asha, run));
     mistakes.extend(spec.early_stop.and_then(|asha| explain_unjudged(&asha, &judged_after, run)));
     if !mistakes.is_empty() {
@@ -401,14 +400,13 @@ fn plan_point(
         trunk: None,
         steps,
         rungs: judged_after,
-        tokens_per_step,
         parameters: plan.totals.parameters,
         epochs: plan.totals.epochs,
         layers: spec.counts_layers.then(|| ModelSize::of_layers(&plan)).flatten(),
         memory_bytes: needs.memory_bytes,
         rank_memory_bytes: needs.rank_memory_bytes,
-        flops_per_step,
-        step_seconds: plan.forecast.as_ref().map(|f| f.step_seconds),
+        step_seconds: plan.forecast.as_ref().map(|f| f.run_seconds / steps.max(1) as f64),
+        pace: plan.totals.pace.clone(),
         is_prediction_disturbed: plan.forecast.as_ref().is_some_and(|f| f.basis == ForecastBasis::Disturbed),
         ranks: plan.ranks.len(),
         cuda_devices: needs.cuda_devices,

@@ -24,8 +24,7 @@ pub(super) fn check_same_rungs(points: &[PlannedPoint], asha: Option<AshaSetting
     };
     let Some(other) = points.iter().find(differs) else { return Ok(()) };
     let describe = |p: &PlannedPoint| {
-        let per_step = asha.unit.per_step(p.tokens_per_step, p.flops_per_step);
-        let amount = |steps: u64| asha.unit.text(steps as f64 * per_step);
+        let amount = |steps: u64| asha.unit.text(asha.unit.amount(&p.pace, steps));
         let judged: Vec<String> = below(p).into_iter().map(amount).collect();
         format!("{} after {} of {} {unit}", p.describe(), judged.join(", "), amount(p.steps))
     };
@@ -81,8 +80,8 @@ pub(super) fn explain_unmeasured(metric: &Measure, eval: &EvalSpec) -> Option<St
 }
 
 /// Why early stopping cannot judge a run with these `rungs`: it never does before its end, or two milestones are one measurement.
-pub(super) fn explain_unjudged(asha: &AshaSettings, rungs: &[u64], run: RunLength) -> Option<String> {
-    let RunLength { steps, tokens_per_step, flops_per_step, every } = run;
+pub(super) fn explain_unjudged(asha: &AshaSettings, rungs: &[u64], run: RunLength<'_>) -> Option<String> {
+    let RunLength { steps, pace, every } = run;
     let (key, unit) = (asha.unit.key(), asha.unit.name());
     if let Some(at) = rungs.windows(2).position(|pair| pair[0] == pair[1]) {
         let both: Vec<String> = asha.milestones().skip(at).take(2).map(|milestone| asha.unit.text(milestone)).collect();
@@ -94,7 +93,7 @@ pub(super) fn explain_unjudged(asha: &AshaSettings, rungs: &[u64], run: RunLengt
         ));
     }
     (rungs.len() < 2).then(|| {
-        let all = asha.unit.text(steps as f64 * asha.unit.per_step(tokens_per_step, flops_per_step));
+        let all = asha.unit.text(asha.unit.amount(pace, steps));
         format!(
             "early_stop.asha.{key} is {}, but the run has {all} {unit} and evaluates every {every} steps, so it is never judged before its \
              end; use a smaller {key} or eval.every, or remove early_stop",
@@ -108,6 +107,7 @@ mod tests {
     use super::*;
     use crate::rungs;
     use runner_spec::experiment::EvalLoss;
+    use runner_spec::plan::Pace;
 
     #[test]
     fn an_objective_must_be_measured() {
@@ -140,15 +140,16 @@ mod tests {
         let asha = Some(AshaSettings { unit: MilestoneUnit::Tokens, first: 1000.0, reduction: 2 });
         points[1].rungs = vec![5, 10, 20];
         assert!(check_same_rungs(&points, asha).is_ok());
-        (points[1].rungs, points[1].steps, points[1].tokens_per_step) = (vec![5, 20], 20, 95);
+        (points[1].rungs, points[1].steps, points[1].pace.tokens_per_step) = (vec![5, 20], 20, 95);
         let error = check_same_rungs(&points, asha).unwrap_err().to_string();
         assert!(error.contains("after 475 of 1,900 tokens: give all points as many tokens"), "{error}");
     }
 
     #[test]
     fn early_stopping_must_judge() {
-        let run = |steps, every| RunLength { steps, tokens_per_step: 10, flops_per_step: 1e3, every };
-        let explain = |unit, first, run: RunLength| {
+        let pace = Pace { tokens_per_step: 10, flops_per_step: 1e3, ..Pace::default() };
+        let run = |steps, every| RunLength { steps, pace: &pace, every };
+        let explain = |unit, first, run: RunLength<'_>| {
             let asha = AshaSettings { unit, first, reduction: 3 };
             explain_unjudged(&asha, &rungs(&asha, run), run)
         };

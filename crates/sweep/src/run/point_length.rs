@@ -30,6 +30,13 @@ pub(super) fn apply_budget(
     facts: &DataFacts,
     cluster: &ClusterFacts,
 ) -> Result<(), PlainError> {
+    if budget.kind == BudgetKind::Time && !experiment.earlier_stages().0.is_empty() {
+        return Err(PlainError::request(format!(
+            "budget.{kind} cannot be used with train.stages or batch.warmup, whose steps take different times; use budget.tokens or \
+             budget.flops",
+            kind = budget.kind.name()
+        )));
+    }
     let mut probe = experiment.clone();
     probe.train.set_steps(1);
     match budget.kind {
@@ -81,7 +88,7 @@ pub(super) fn plan_figures(
 ) -> Result<[f64; FIGURES.len()], PlainError> {
     let totals = plan_without_schedule(experiment.clone(), facts, cluster)?.totals;
     let steps = totals.steps as f64;
-    Ok([totals.parameters as f64, totals.tokens as f64, totals.flops_per_step * steps, steps])
+    Ok([totals.parameters as f64, totals.tokens as f64, totals.pace.flops_after(totals.steps), steps])
 }
 
 /// The mistake in a `--set` flag that a budget replaces, if there is one.

@@ -12,6 +12,7 @@
 use std::cmp::Ordering;
 
 use crate::spec::{AshaSettings, Goal, MilestoneUnit, steps_to};
+use runner_spec::plan::Pace;
 
 /// A point without its parameters, for the scheduler.
 #[derive(Debug, Clone, PartialEq)]
@@ -110,10 +111,9 @@ pub(crate) fn valid_step_cost(cost: f64) -> f64 {
 
 /// The length of a run and its measurements, from which its rungs follow.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct RunLength {
+pub struct RunLength<'a> {
     pub steps: u64,
-    pub tokens_per_step: u64,
-    pub flops_per_step: f64,
+    pub pace: &'a Pace,
     /// Steps between measurements of the objective.
     pub every: u64,
 }
@@ -122,12 +122,13 @@ pub struct RunLength {
 /// in steps that one measurement reaches are one rung. Milestones in tokens or FLOPs are not, because the same milestone must be the same
 /// rung in runs whose steps differ.
 #[must_use]
-pub fn rungs(asha: &AshaSettings, run: RunLength) -> Vec<u64> {
-    let RunLength { steps: total, tokens_per_step, flops_per_step, every } = run;
+pub fn rungs(asha: &AshaSettings, run: RunLength<'_>) -> Vec<u64> {
+    let RunLength { steps: total, pace, every } = run;
     let mut out: Vec<u64> = Vec::new();
     for milestone in asha.milestones() {
-        let step = steps_to(milestone, asha.unit.per_step(tokens_per_step, flops_per_step));
-        let Some(rounded) = step.checked_next_multiple_of(every.max(1)).filter(|&rounded| rounded < total) else {
+        let step = steps_to(milestone, asha.unit, pace, total);
+        let rounded = step.and_then(|step| step.checked_next_multiple_of(every.max(1)));
+        let Some(rounded) = rounded.filter(|&rounded| rounded < total) else {
             break;
         };
         if asha.unit != MilestoneUnit::Steps || out.last() != Some(&rounded) {

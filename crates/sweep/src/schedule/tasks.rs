@@ -28,7 +28,9 @@ impl SweepRecord {
         let distinct = || self.points.iter().enumerate().filter(|(_, p)| p.same_as.is_none());
         let seconds = distinct().all(|(_, p)| p.step_seconds.is_some());
         let task = |p: &PlannedPoint| PointTask {
-            step_cost: valid_step_cost(p.step_seconds.filter(|_| seconds).unwrap_or(p.flops_per_step)),
+            step_cost: valid_step_cost(
+                p.step_seconds.filter(|_| seconds).unwrap_or_else(|| p.flops() / p.steps.max(1) as f64),
+            ),
             rungs: p.rungs.clone(),
             shared: p.trunk.map_or(0, |trunk| trunk.steps),
         };

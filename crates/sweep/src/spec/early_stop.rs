@@ -1,6 +1,7 @@
 //! The settings of early stopping.
 
 use runner_spec::format::count;
+use runner_spec::plan::Pace;
 use serde::{Deserialize, Serialize};
 
 /// Asynchronous successive halving: a point is judged at the first milestone, at `reduction` times as much, and so on, and the best of
@@ -37,13 +38,13 @@ impl MilestoneUnit {
         }
     }
 
-    /// What a step with so many tokens and FLOPs counts.
+    /// What the first `steps` steps of a run with the pace `pace` count.
     #[must_use]
-    pub fn per_step(self, tokens: u64, flops: f64) -> f64 {
+    pub fn amount(self, pace: &Pace, steps: u64) -> f64 {
         match self {
-            Self::Steps => 1.0,
-            Self::Tokens => tokens as f64,
-            Self::Flops => flops,
+            Self::Steps => steps as f64,
+            Self::Tokens => pace.tokens_after(steps),
+            Self::Flops => pace.flops_after(steps),
         }
     }
 
@@ -69,11 +70,21 @@ impl AshaSettings {
     }
 }
 
-/// The fewest steps that reach `milestone`, if a step counts `per_step` of its unit.
+/// The fewest of the first `most` steps of a run with the pace `pace` that reach `milestone` of `unit`; `None` if all of them do not.
 #[must_use]
-pub(crate) fn steps_to(milestone: f64, per_step: f64) -> u64 {
-    let steps = (milestone / per_step).ceil().max(1.0) as u64;
-    // The quotient is rounded: it may be one step off.
-    let reaches = |steps: &u64| *steps > 0 && *steps as f64 * per_step >= milestone;
-    (steps.saturating_sub(1)..=steps).find(reaches).unwrap_or(steps.saturating_add(1))
+pub(crate) fn steps_to(milestone: f64, unit: MilestoneUnit, pace: &Pace, most: u64) -> Option<u64> {
+    let reaches = |steps: u64| unit.amount(pace, steps) >= milestone;
+    let (mut fewer, mut enough) = (0, most);
+    if !reaches(enough) {
+        return None;
+    }
+    while enough - fewer > 1 {
+        let middle = fewer + (enough - fewer) / 2;
+        if reaches(middle) {
+            enough = middle;
+        } else {
+            fewer = middle;
+        }
+    }
+    Some(enough)
 }

@@ -154,8 +154,8 @@ fn row(point: &PlannedPoint, run: &PointProgress, metric: &Measure, is_due: bool
     let steps = run.steps.min(point.steps);
     ResultsRow {
         steps,
-        tokens: Some(steps.saturating_mul(point.tokens_per_step)),
-        flops: Some(steps as f64 * point.flops_per_step),
+        tokens: Some(point.pace.tokens_after(steps) as u64),
+        flops: Some(point.pace.flops_after(steps)),
         objective: measured.map(|(_, value)| value),
         diverged: run.has_diverged(point.steps),
         run: Some(run.id.clone()),

@@ -8,10 +8,10 @@ use runner_compare::stored_plan;
 use runner_record::checkpoint;
 use runner_record::run_dir::CHECKPOINTS;
 use runner_spec::data::DataFacts;
-use runner_spec::experiment::Experiment;
+use runner_spec::experiment::{Data, Experiment};
 use runner_spec::format::{count, counted, scientific};
 use runner_spec::plan::{Plan, Totals};
-use runner_spec::program::{DataPosition, LrSchedule, Program, RowOrder, RowSequence};
+use runner_spec::program::{DataPosition, LrSchedule, Program, RowOrder};
 
 use runner_spec::error::{CommandError, Result};
 
@@ -67,7 +67,7 @@ impl ForkCheckpoint {
     /// has read, if their order is the same. If not, it starts at the first row.
     pub(super) fn position_of_fork(&self, experiment: &Experiment, facts: &DataFacts) -> ForkPosition {
         let Some(program) = self.program() else { return ForkPosition { position: None, reordered_by: Vec::new() } };
-        let (data, batch) = (&experiment.data, &experiment.batch);
+        let data = &experiment.data;
         let order = RowOrder { sequential: !data.shuffle, drop_last: data.drop_last, epoch_rows: data.epoch_rows };
         let was_sequential = program.batch.order.sequential;
         let changes = [
@@ -82,11 +82,12 @@ impl ForkCheckpoint {
         }
         // A fork that needs no position to read the right rows has the plan of a run that is not a fork.
         let is_same = |position: &Option<DataPosition>| {
-            let (sequences, length) = (batch.sequences, data.layout.length());
-            let rows = RowSequence::new(sequences, length, order, *position, facts.train.rows);
-            rows.position_after(self.step) == self.position
+            let data = Data { position: *position, ..data.clone() };
+            // What cannot be planned is reported when it is planned.
+            let rows = runner_plan::planned_rows(&Experiment { data, ..experiment.clone() }, facts);
+            rows.is_ok_and(|rows| rows.position_after(self.step) == self.position)
         };
-        let known = [None, program.batch.position].into_iter().find(is_same);
+        let known = [None, program.first_position()].into_iter().find(is_same);
         ForkPosition { position: known.unwrap_or(Some(self.position)), reordered_by }
     }
 
@@ -109,9 +110,10 @@ impl ForkCheckpoint {
             let differ = if position.reordered_by.len() == 1 { "differs" } else { "differ" };
             lines.push(format!("{what} {differ} from that of {id}, so reading starts again at the first row"));
         }
-        let sequences = new.totals.sequences_per_step;
-        if old.batch.sequences != sequences {
-            lines.push(format!("batch.sequences is {sequences}, was {}", old.batch.sequences));
+        let batches = |program: &Program| program.batch_at(*step).sequences;
+        let (was, is) = (batches(old), new.ranks.first().map_or(0, |rank| batches(&rank.program)));
+        if was != is {
+            lines.push(format!("batch.sequences is {is}, was {was}"));
         }
         lines.push(format!(
             "the learning rate of step {} is {}; that of {id} is {}",

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::*;
 use runner_spec::philox::Philox;
+use runner_spec::plan::Pace;
 
 /// A stream of small random numbers.
 struct Dice(Philox, u32);
@@ -127,7 +128,8 @@ fn equal_values_go_to_the_lower_index() {
 #[test]
 fn rungs_are_powers_rounded_up_and_end_with_the_total() {
     let judged = |min_steps: u64, reduction, steps, every| {
-        let run = RunLength { steps, tokens_per_step: 10, flops_per_step: 1e3, every };
+        let pace = Pace { tokens_per_step: 10, flops_per_step: 1e3, ..Pace::default() };
+        let run = RunLength { steps, pace: &pace, every };
         rungs(&AshaSettings { unit: MilestoneUnit::Steps, first: min_steps as f64, reduction }, run)
     };
     assert_eq!(judged(100, 3, 1000, 1), [100, 300, 900, 1000]);
@@ -144,7 +146,8 @@ fn rungs_are_powers_rounded_up_and_end_with_the_total() {
 #[test]
 fn milestones_in_tokens_and_flops_are_reached_by_the_first_measurement() {
     let judged = |(unit, first), steps, tokens_per_step, flops_per_step, every| {
-        let run = RunLength { steps, tokens_per_step, flops_per_step, every };
+        let pace = Pace { tokens_per_step, flops_per_step, ..Pace::default() };
+        let run = RunLength { steps, pace: &pace, every };
         rungs(&AshaSettings { unit, first, reduction: 3 }, run)
     };
     let tokens = (MilestoneUnit::Tokens, 1000.0);
@@ -161,7 +164,8 @@ fn milestones_in_tokens_and_flops_are_reached_by_the_first_measurement() {
     for per_step in [0.1, 0.3, 1.7e9, 3.3e11, 1e13] {
         for times in 1..50_u64 {
             let flops = times as f64 * 0.7 * per_step;
-            let steps = steps_to(flops, per_step);
+            let pace = Pace { flops_per_step: per_step, ..Pace::default() };
+            let steps = steps_to(flops, MilestoneUnit::Flops, &pace, u64::MAX).expect("reached");
             assert!(steps as f64 * per_step >= flops, "{per_step} {times}: {steps} steps have too few");
             assert!(steps == 1 || ((steps - 1) as f64 * per_step) < flops, "{per_step} {times}: fewer than {steps} do");
         }

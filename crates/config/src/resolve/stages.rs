@@ -1,0 +1,78 @@
+//! The stages of the training, and the warmup of the batch, which is short for stages.
+
+use crate::resolve::model::multiples_near;
+use crate::resolve::resolver::Resolver;
+use runner_spec::experiment::{Experiment, Layout, ParallelMode};
+use runner_spec::format::division;
+
+const WARMUP: &str = "batch.warmup";
+const STAGES: &str = "train.stages";
+
+impl Resolver<'_> {
+    /// Reports stages that do not fit `experiment`.
+    pub(crate) fn check_stages(&mut self, experiment: &Experiment) {
+        let batch = &experiment.batch;
+        if let Some(warmup) = batch.warmup {
+            if !experiment.train.stages.is_empty() {
+                self.error(
+                    &[WARMUP, STAGES],
+                    "`batch.warmup` cannot be used with `train.stages`",
+                    "give each stage its `sequences`, and delete the warmup",
+                );
+                return;
+            }
+            let key = ["batch.warmup.from", "batch.warmup.increment", "batch.sequences", "batch.tokens"];
+            if warmup.from >= batch.sequences {
+                let message = format!(
+                    "`batch.warmup.from` must be below the sequences of the batch, {}, got {}",
+                    batch.sequences, warmup.from
+                );
+                self.error(&key, message, "make it smaller, or delete the warmup");
+                return;
+            }
+            let (missing, added) = (batch.sequences - warmup.from, warmup.added());
+            if !missing.is_multiple_of(added) {
+                let message = format!(
+                    "a warmup from {} to {} sequences must be whole increments: {}",
+                    warmup.from,
+                    batch.sequences,
+                    division(missing, added)
+                );
+                self.error(&key, message, "choose `increment` or `from` so that it divides the difference");
+                return;
+            }
+        }
+        let is_single = experiment.parallel.mode == ParallelMode::Single;
+        let replicas = if is_single { 1 } else { experiment.parallel.replicas.max(1) };
+        let (stages, section) = experiment.earlier_stages();
+        for (index, stage) in stages.iter().enumerate() {
+            let of =
+                |part: &str| if section == WARMUP { WARMUP.to_owned() } else { format!("{section}.{index}.{part}") };
+            let sequences = stage.sequences.unwrap_or(batch.sequences);
+            let message = format!(
+                "`parallel.replicas` does not divide the sequences of a stage: {}",
+                division(sequences, replicas)
+            );
+            if !sequences.is_multiple_of(replicas) {
+                let nearest =
+                    multiples_near(sequences, replicas).into_iter().map(|n| n.to_string()).collect::<Vec<_>>();
+                let help = format!("nearest: {}", nearest.join(" or "));
+                self.error(&[&of("sequences"), "parallel.replicas"], message, help);
+                return;
+            }
+            if let Some(micro_batch) = stage.micro_batch.filter(|micro_batch| *micro_batch > sequences / replicas) {
+                let each = sequences / replicas;
+                let message =
+                    format!("`micro_batch` must be at most the sequences of a replica, {each}, got {micro_batch}");
+                self.error(&[&of("micro_batch"), &of("sequences"), "parallel.replicas"], message, "make it smaller");
+            }
+            if stage.length.is_some() && matches!(experiment.data.layout, Layout::Padded { .. }) {
+                let message = "`length` cannot be used with padded rows, which hold one document each";
+                self.error(&[&of("length"), "data.layout"], message, "delete it, or use `data.layout: {packed: …}`");
+            } else if let Err((part, why)) = experiment.at_stage(stage) {
+                let help = if part == "length" { "change `length` or `sequences`" } else { "list one for each window" };
+                self.error(&[&of(part)], format!("`{part}` {why}"), help);
+            }
+        }
+    }
+}
