@@ -54,6 +54,7 @@ mod session_facts;
 mod sharding;
 mod shims;
 mod slurm;
+mod stages;
 mod submit;
 mod sweep_removal;
 mod sweep_speed;

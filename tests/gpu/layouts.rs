@@ -5,7 +5,7 @@ use runner_spec::cluster::ClusterFacts;
 use runner_spec::cluster::{Device, DeviceFacts};
 use runner_spec::plan::RankPlan;
 
-use crate::common::layouts::{ENCODER, LAYOUTS, MODELS, MUON, ObservedRun, RECENT, layout_case_on, run};
+use crate::common::layouts::{ENCODER, LAYOUTS, MODELS, MUON, ObservedRun, RECENT, STAGES, layout_case_on, run};
 use crate::device::gpus;
 
 const STEPS: usize = 10;
@@ -109,6 +109,22 @@ fn one_gpu_agrees_with_the_cpu_about_muon() {
         println!("{name:<38}muon  {precision}  loss {:.1e}  norm {:.1e}", worst[0], worst[1]);
         assert!(worst[0] < limit[0] && worst[1] < limit[1], "{name}, {precision}: {worst:?}");
         assert_eq!(gpu, observe_run(model, &layout, precision, "cuda"), "{name}, {precision}: twice the same bits");
+    }
+}
+
+/// Two changes of batch, row length and window in ten steps: tensors of other sizes, and with several GPUs a rehearsal of each stage.
+#[test]
+fn gpus_agree_with_the_cpu_about_stages() {
+    let Some(n) = gpus(1) else { return };
+    let model = format!("{}, window: 9", MODELS[3].1);
+    let cpu = observe_run(&model, &format!("{}\n{STAGES}", LAYOUTS[0].1), "fp32", "cpu");
+    for (layout, yaml) in
+        [0, 2, 6].map(|place| LAYOUTS[place]).into_iter().take(if cfg!(feature = "nccl") && n > 1 { 3 } else { 1 })
+    {
+        let gpu = observe_run(&model, &format!("{yaml}\n{STAGES}"), "fp32", "cuda");
+        let (worst, limit) = (differences(&gpu, &cpu), tolerance("fp32"));
+        println!("stages  {layout:<20}loss {:.1e}  norm {:.1e}", worst[0], worst[1]);
+        assert!(worst[0] < limit[0] && worst[1] < limit[1], "{layout}: {worst:?}");
     }
 }
 

@@ -9,6 +9,8 @@ use runner_spec::model::ModelSpec;
 use runner_spec::plan::{Pace, StagePace};
 use runner_spec::program::{BatchSpec, BlockRange, DataPosition, RowOrder, RowSequence};
 
+const WARMUP: &str = "batch.warmup";
+
 /// A program lists the instructions of each stage.
 const MAX_STAGES: usize = 256;
 
@@ -72,7 +74,7 @@ impl Stages {
         }
         let mut earlier = Vec::with_capacity(given.len());
         for (index, stage) in given.iter().enumerate() {
-            let is_warmup = section == "batch.warmup";
+            let is_warmup = section == WARMUP;
             let key = if is_warmup { section.to_owned() } else { format!("{section}.{index}") };
             earlier.push(Self::earlier(experiment, model, order, stage, key)?);
         }
@@ -138,6 +140,13 @@ impl Stages {
             // A fork may begin after the first stages.
             if end <= first && self.position.is_some() {
                 continue;
+            }
+            if stage.key == WARMUP && end <= done {
+                let sizes = self.earlier.len();
+                refuse!(
+                    WARMUP,
+                    "a warmup through {sizes} sizes of the batch needs a step for each; end it later, or use a larger increment"
+                );
             }
             let rule = match end {
                 0 => "after step 0, the start of the run".to_owned(),

@@ -416,7 +416,8 @@ fn the_reference_names_every_key_and_preset_and_its_examples_load() {
 }
 
 /// Sections that `{}` does not stand for, and why.
-const NOT_EMPTY: [(&str, &str); 9] = [
+const NOT_EMPTY: [(&str, &str); 10] = [
+    ("batch.warmup.until", "is empty"),
     ("data.train", "is empty"),
     // Its default depends on the training source.
     ("data.validation", "is empty"),

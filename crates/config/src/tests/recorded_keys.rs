@@ -31,7 +31,7 @@ const SOURCES: [&str; 16] = [
 /// Files that use every alternative except the kinds of sources, which come from `SOURCES`. A new alternative, such as an optimizer, is
 /// added to one of them.
 const FILES: [&str; 16] = [
-    "model: {preset: gpt2-micro}\ndata: {DATA, tokenizer: {bytes: {}}, layout: {packed: {}}}\nbatch: {tokens: 8192}\n\
+    "model: {preset: gpt2-micro}\ndata: {DATA, tokenizer: {bytes: {}}, layout: {packed: {}}}\nbatch: {tokens: 8192, warmup: {from: 2, until: {steps: 20}}}\n\
      schedule: {warmup: {tokens: 8192}, decay: {linear: {}}, cooldown: {tokens: 8192}}\neval: {EVAL}\n\
      log: {mlflow: {uri: 'http://localhost:5000'}}",
     "model: {preset: llama-micro}\ndata: {DATA, tokenizer: {chars: {}}, layout: {columns: {}}}\ntrain: {epochs: 2}\n\
@@ -39,12 +39,12 @@ const FILES: [&str; 16] = [
     "model: {preset: gpt2-nano, init: {pytorch: {}}}\ndata: {DATA, tokenizer: {words: {special_tokens: ['<bos>', '<eos>', '<pad>']}}, \
      layout: {padded: {bos: '<bos>', eos: '<eos>', pad: '<pad>'}}}\ntrain: {tokens: 1000000}\neval: {EVAL, loss: {batches: 2}}",
     "model: {preset: gpt2-nano}\ndata: {DATA, tokenizer: {bpe: {vocab_size: 300}}}\noptimizer: {sgd: {lr: 0.1}}\n\
-     train: {flops: 1e15}\neval: {EVAL}",
+     batch: {warmup: {from: 4, increment: 2, until: {tokens: 10000}}}\ntrain: {flops: 1e15}\neval: {EVAL}",
     "model: {preset: gpt2-nano}\ndata: {DATA, tokenizer: {gpt2: {vocab: v.json, merges: m.txt}}}\n\
      schedule: {decay: {cosine: {}}, cooldown: {steps: 20, at: [{share: 0.5}, {tokens: 1000000}]}}\ntrain: {tokens_per_parameter: 20}\neval: {EVAL, hellaswag: {file: h.jsonl}}",
     "model: {preset: gpt2-nano}\ndata: {DATA, tokenizer: {file: t.json}}\nschedule: {decay: {sqrt: {}}, cooldown: {share: 0.2}}\neval: {EVAL, samples: {prompts: [a]}, tasks: {quiz: {file: q.jsonl, context: '{{ q }}', choices: [c], answer: a, labels: [A, B]}}}",
     "model: {preset: gpt2-nano}\ndata: {DATA, tokenizer: {hub: gpt2}}\nschedule: {decay: {step: {every: 10, gamma: 0.5}}}\n\
-     optimizer: {lion: {}}\neval: {EVAL, hellaswag: {hub: a/h}}",
+     optimizer: {lion: {}}\nbatch: {warmup: {from: 4, until: {share: 0.5}}}\neval: {EVAL, hellaswag: {hub: a/h}}",
     "seed: {data: 1, init: 2, dropout: 3}\nmodel: {preset: gpt2-nano}\ndata: {DATA}\n\
      schedule: {decay: {step: {epochs: 1, gamma: 0.5}}}\neval: {EVAL}",
     "model: {preset: gpt2-nano, init: {from: weights}}\ndata: {DATA}\neval: {EVAL}",
@@ -57,7 +57,8 @@ const FILES: [&str; 16] = [
     "model: {preset: gpt2-nano, vocab_size: 1000}\ndata: {DATA, tokenizer: {ids: {}}}\neval: {EVAL}",
     "model: {preset: llama-nano, rope_scaling: {yarn: {factor: 4, original_context: 16, attention_factor: 1.1}}}\ndata: {DATA}\neval: {EVAL}",
     "model: {preset: llama-nano, rope_scaling: {linear: {factor: 4}}, window: 8, tie_embeddings: false}\ndata: {DATA}\neval: {EVAL}\n\
-     optimizer: {muon: {}}\ntrain: {transfer: {d_model: 32, layers: 1, tokens: 100000}, groups: [{match: '*', lr_scale: 0.5, weight_decay: 0}]}",
+     optimizer: {muon: {}}\ntrain: {transfer: {d_model: 32, layers: 1, tokens: 100000}, groups: [{match: '*', lr_scale: 0.5, weight_decay: 0}], \
+     stages: [{until: {tokens: 9000}, sequences: 16, micro_batch: 4, length: 8, windows: [4]}]}",
     "model: {preset: llama-3.2-1b}\ndata: {DATA}\neval: {EVAL}",
 ];
 

@@ -1,6 +1,7 @@
 //! The predicted time of a plan, and the timeline of a pipeline, as text.
 
 use super::page::Page;
+use super::rank::last_stage;
 use runner_plan::forecast::timeline::timeline;
 use runner_plan::quantity::{seconds, three_decimals};
 use runner_spec::forecast::{Forecast, ForecastBasis};
@@ -43,7 +44,8 @@ fn prediction_lines(plan: &Plan, f: &Forecast, price: Option<f64>, page: &mut Pa
     let each = rounded(f.tokens_per_second_per_device);
     let each = if f.devices > 1 { format!(", {each} per device") } else { String::new() };
     let (time, speed) = (seconds(f.step_seconds), rounded(f.tokens_per_second));
-    page.line("forecast", format!("{time} a step, {speed} tokens/s{each}{mfu}"));
+    let last = plan.ranks.first().map_or_else(String::new, |rank| last_stage(&rank.program));
+    page.line("forecast", format!("{time} a step, {speed} tokens/s{each}{mfu}{last}"));
     page.more(match f.basis {
         ForecastBasis::Measured => "from what runner calibrate measured",
         ForecastBasis::Disturbed => DISTURBED,

@@ -11,8 +11,8 @@ use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::parameters;
 use runner_spec::optimizer::Optimizer;
 use runner_spec::plan::{MemoryCategory, MemoryEstimate, ParamCounts, Plan, RankPlan};
-use runner_spec::program::Program;
 use runner_spec::program::text::fold;
+use runner_spec::program::{Instruction, Program};
 use runner_spec::schedule::LrSchedule;
 
 /// All lines of one rank; with `full`, the memory line by line and every instruction.
@@ -36,7 +36,7 @@ pub(super) fn computation_lines(rank: &RankPlan, plan: Option<&Plan>, page: &mut
         Some(plan) => (plan.totals.pace.flops_per_step, ", all ranks", ", all devices", "devices'"),
         None => (flops.step, "", "", "device's"),
     };
-    page.line("FLOPs a step", format!("{} for MFU{all_ranks}", si(step, "FLOP")));
+    page.line("FLOPs a step", format!("{} for MFU{all_ranks}{}", si(step, "FLOP"), last_stage(program)));
     page.more(&flops.convention);
     if plan.is_none() {
         let (forward, backward) = (si(flops.forward, "FLOP"), si(flops.backward, "FLOP"));
@@ -211,15 +211,25 @@ fn rounded_to_digits(rate: f64) -> f64 {
     format!("{rate:.2e}").parse().expect("a printed number can be read")
 }
 
+/// The first step that `program` describes apart from its earlier stages: nothing, or such as `, from step 37 on`.
+pub(super) fn last_stage(program: &Program) -> String {
+    program.earlier.last().map_or_else(String::new, |stage| format!(", from step {} on", count(stage.until + 1)))
+}
+
 /// The program of a step, folded unless `full`, and what is done beside the steps.
 pub(super) fn program_lines(program: &Program, full: bool, page: &mut Page) {
-    let lines = if full { program.step.iter().map(ToString::to_string).collect() } else { fold(&program.step) };
-    page.line(
-        "program",
-        format!("{} a step, {}", counted(program.step.len() as u64, "instruction"), counted(program.steps, "step")),
-    );
-    for line in lines {
+    let instructions = |step: &[Instruction]| format!("{} a step", counted(step.len() as u64, "instruction"));
+    let lines = |step: &[Instruction]| if full { step.iter().map(ToString::to_string).collect() } else { fold(step) };
+    let (last, steps) = (last_stage(program), counted(program.steps, "step"));
+    page.line("program", format!("{}{last}, {steps}", instructions(&program.step)));
+    for line in lines(&program.step) {
         page.more(format!("  {line}"));
+    }
+    for stage in program.earlier.iter().filter(|stage| stage.step != program.step) {
+        page.more(format!("to step {}: {}", count(stage.until), instructions(&stage.step)));
+        for line in lines(&stage.step) {
+            page.more(format!("  {line}"));
+        }
     }
     if !program.start.is_empty() {
         let names: Vec<String> = program.start.iter().map(ToString::to_string).collect();
