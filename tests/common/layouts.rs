@@ -165,7 +165,7 @@ fn compile_layout_case(
         _ if layout.contains("muon") => MUON_GROUPS,
         _ if layout.contains(TRANSFER) => ", transfer: {d_model: 8, layers: 2}",
         _ if layout.contains(STAGES) => {
-            ", stages: [{until: {share: 0.24}, sequences: 48, length: 12, windows: [3]}, {until: {share: 0.5}, sequences: 72, windows: [5]}]"
+            ", stages: [{until: {share: 0.24}, length: 12, windows: [3]}, {until: {share: 0.5}, sequences: 48, windows: [5]}]"
         }
         _ => "",
     };

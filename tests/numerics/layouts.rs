@@ -148,10 +148,10 @@ fn stages_train_alike_under_every_layout() {
     let stages: Vec<_> = program.stages().iter().map(|stage| (stage.batch.sequences, stage.batch.length)).collect();
     assert_eq!(
         (stages, program.stage_ends().collect::<Vec<_>>()),
-        (vec![(48, 12), (72, 24), (24, 24)], vec![12, 25, 50])
+        (vec![(24, 12), (48, 24), (24, 24)], vec![12, 25, 50])
     );
     agree_on("gpt2, stages", |layout| case(MODELS[1].1, layout));
-    agree_among("llama, stages", &KINDS.map(|kind| LAYOUTS[kind]), |layout| case(MODELS[3].1, layout));
+    agree_among("llama, stages", &[0, 3, 9].map(|place| LAYOUTS[place]), |layout| case(MODELS[3].1, layout));
 }
 
 #[test]

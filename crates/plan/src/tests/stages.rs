@@ -5,7 +5,7 @@ use crate::compile;
 use crate::testing::{cluster, compiled, data, experiment};
 use runner_spec::experiment::{self as e, BatchWarmup, ScheduleLength, Train, TrainStage};
 use runner_spec::plan::Plan;
-use runner_spec::schedule::Decay;
+use runner_spec::schedule::{Decay, DecayTarget};
 
 fn stage(until: ScheduleLength) -> TrainStage {
     TrainStage { until, sequences: None, micro_batch: None, length: None, windows: Vec::new() }
@@ -89,7 +89,7 @@ fn ends_in_tokens_are_the_nearest_steps() {
 fn lengths_of_the_schedule_follow_the_tokens_of_stages() {
     let mut experiment = staged();
     experiment.schedule.warmup = e::Warmup { steps: None, tokens: Some(1_600 + 640), ..e::Warmup::default() };
-    experiment.schedule.decay = Decay::Linear(Default::default());
+    experiment.schedule.decay = Decay::Linear(DecayTarget::default());
     experiment.schedule.cooldown = Some(ScheduleLength::Tokens(640).into());
     let plan = compiled(&experiment);
     let schedule = &plan.ranks[0].program.schedule;
