@@ -100,6 +100,17 @@ fn a_run_with_stages_is_forked() {
     insta::assert_snapshot!(sandbox.screens());
 }
 
+#[test]
+fn the_micro_batch_of_a_run_with_stages_is_found() {
+    let sandbox = sandbox("{sequences: 8, micro_batch: auto}", TWO);
+    let plan = sandbox.json_of("plan exp.yaml --threads 1 --json");
+    let program = &plan["ranks"][0]["program"];
+    assert_eq!(
+        (&program["batch"]["micro_batch"], &program["earlier"][0]["batch"]["micro_batch"]),
+        (&8.into(), &4.into())
+    );
+}
+
 /// A checkpoint is evaluated with the windows of the step that made it: with the loss that its run had.
 #[test]
 fn checkpoints_are_evaluated_with_the_windows_of_their_stage() {
@@ -137,6 +148,8 @@ fn mistakes_in_stages_are_located() {
         ("{share: 0.6}", "0.6"),
         ("micro_batch: 4}", "micro_batch: 4, warmup: {from: 2, until: {steps: 4}}}"),
         ("sequences: 4,", "sequence: 4,"),
+        ("sequences: 4, length: 16, windows: [8]", "windows: []"),
+        ("{packed: {length: 32}}", "{columns: {length: 32}}"),
     ] {
         sandbox.edit("exp.yaml", from, to);
         sandbox.show(2, "plan exp.yaml --threads 1");

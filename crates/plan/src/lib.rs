@@ -7,6 +7,7 @@ pub mod check;
 pub mod comparability;
 mod compile;
 mod error;
+mod evaluations;
 pub mod forecast;
 mod hash;
 mod learning_rate;

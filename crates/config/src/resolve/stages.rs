@@ -2,7 +2,7 @@
 
 use crate::resolve::model::multiples_near;
 use crate::resolve::resolver::Resolver;
-use runner_spec::experiment::{Experiment, Layout, ParallelMode};
+use runner_spec::experiment::{Experiment, Layout, ParallelMode, TrainStage};
 use runner_spec::format::division;
 
 const WARMUP: &str = "batch.warmup";
@@ -66,7 +66,21 @@ impl Resolver<'_> {
                     format!("`micro_batch` must be at most the sequences of a replica, {each}, got {micro_batch}");
                 self.error(&[&of("micro_batch"), &of("sequences"), "parallel.replicas"], message, "make it smaller");
             }
-            if stage.length.is_some() && matches!(experiment.data.layout, Layout::Padded { .. }) {
+            let rest = TrainStage { until: stage.until, ..TrainStage::default() };
+            if *stage == rest {
+                let message = "a stage must have at least one of `sequences`, `micro_batch`, `length` and `windows`";
+                self.error(&[&of("until")], message, "give what is different until then, or delete the stage");
+            }
+            let changes_rows = stage.sequences.is_some() || stage.length.is_some();
+            if changes_rows && matches!(experiment.data.layout, Layout::Columns { .. }) {
+                let message =
+                    "the columns of `data.layout` are the sequences of a batch, so no stage can change its rows";
+                self.error(
+                    &[&of("sequences"), &of("length"), "data.layout"],
+                    message,
+                    "use `data.layout: {packed: …}`",
+                );
+            } else if stage.length.is_some() && matches!(experiment.data.layout, Layout::Padded { .. }) {
                 let message = "`length` cannot be used with padded rows, which hold one document each";
                 self.error(&[&of("length"), "data.layout"], message, "delete it, or use `data.layout: {packed: …}`");
             } else if let Err((part, why)) = experiment.at_stage(stage) {

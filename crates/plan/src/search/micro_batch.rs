@@ -35,6 +35,9 @@ pub fn largest_micro_batch(
     // The schedule may not fit a length that is not final.
     let mut probe = Experiment { schedule: Schedule::default(), ..experiment.clone() };
     probe.train.set_steps(1);
+    // By default, the micro-batch of an earlier stage is at most this one.
+    probe.train.stages.clear();
+    probe.batch.warmup = None;
     let plan = compile(&probe, data, cluster)?;
     let (mut found, mut too_large) = (1, None);
     if let Some(rank) = plan.ranks.first().filter(|_| sequences <= MAX_SEQUENCES) {

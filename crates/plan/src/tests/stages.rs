@@ -8,7 +8,7 @@ use runner_spec::plan::Plan;
 use runner_spec::schedule::{Decay, DecayTarget};
 
 fn stage(until: ScheduleLength) -> TrainStage {
-    TrainStage { until, sequences: None, micro_batch: None, length: None, windows: Vec::new() }
+    TrainStage { until, ..TrainStage::default() }
 }
 
 /// 20 steps of 4 rows cut in two, then to half of the run 4 rows; then 8 rows.

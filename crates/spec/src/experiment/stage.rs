@@ -33,6 +33,13 @@ pub struct TrainStage {
     pub windows: Vec<u32>,
 }
 
+impl Default for TrainStage {
+    /// A stage that changes nothing.
+    fn default() -> Self {
+        Self { until: ScheduleLength::Steps(1), sequences: None, micro_batch: None, length: None, windows: Vec::new() }
+    }
+}
+
 /// A batch that grows at the start of the training. It is short for stages of `from`, `from` + `increment`, … sequences, which last equally long.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -66,7 +73,7 @@ impl BatchWarmup {
                 ScheduleLength::Tokens(tokens) => ScheduleLength::Tokens(part(tokens)),
                 ScheduleLength::Share(share) => ScheduleLength::Share(share * (index + 1) as f64 / count as f64),
             };
-            TrainStage { until, sequences: Some(sequences), micro_batch: None, length: None, windows: Vec::new() }
+            TrainStage { until, sequences: Some(sequences), ..TrainStage::default() }
         };
         sizes.enumerate().map(stage).collect()
     }
