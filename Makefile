@@ -119,13 +119,13 @@ site: ## the documentation as a website in target/site, with every link checked
 clean:
 	$(CARGO) clean
 
-.PHONY: emulated test-emulated
+.PHONY: emulated test-emulated test-emulated-layouts
 emulated: ## a CUDA driver for machines without a GPU (tests/emulated)
 	$(MAKE) -C tests/emulated OUT=$(CURDIR)/target/emulated
 
 # What the tests of a process leave in the memory of an emulated GPU is much: it has 8 GiB.
 EMULATED = LD_LIBRARY_PATH=$(CURDIR)/target/emulated RUNNER_GPU_REQUIRED=1 RUNNER_EMULATED_MEMORY=8589934592
-test-emulated: emulated ## kernels, steps, layouts and runs on four and eight GPUs of it
+test-emulated: emulated ## kernels, steps, layouts and runs on four GPUs of it
 	$(MAKE) -C tests/emulated OUT=$(CURDIR)/target/emulated test
 	scripts/cuda_kit.sh $(CUDA_KIT)
 	. $(CUDA_KIT)/env.sh && $(EMULATED) RUNNER_EMULATED_DEVICES=4 \
@@ -133,6 +133,9 @@ test-emulated: emulated ## kernels, steps, layouts and runs on four and eight GP
 	# In a process of its own: devices stay open, with their buffers, until the process ends.
 	. $(CUDA_KIT)/env.sh && $(EMULATED) RUNNER_EMULATED_DEVICES=4 \
 	    $(CARGO) test --release --features cuda,nccl --test gpu --target-dir $(CUDA_TARGET) sharding::
+
+test-emulated-layouts: emulated ## the same with streams that run at once, ranks in processes, and attention before Hopper
+	scripts/cuda_kit.sh $(CUDA_KIT)
 	# Streams that run at once. The ranks of this test are threads, unlike the program's on GPUs: together they may need more launches than a
 	# process has.
 	. $(CUDA_KIT)/env.sh && $(EMULATED) RUNNER_EMULATED_DEVICES=4 \
