@@ -57,7 +57,7 @@ impl<'a> DataCursor<'a> {
         }
     }
 
-    /// Reads the rows of `step` before they are needed, if the stage ends after it, at `until`. Rows that cannot be read are left to `load_rows`,
+    /// Reads the rows of `step` ahead, unless the stage ends before it, after `until` steps. Rows that cannot be read are left to `load_rows`,
     /// which reports the error.
     pub(super) fn prefetch_step(&mut self, step: u64, until: u64) {
         if step >= until {

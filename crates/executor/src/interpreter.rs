@@ -90,7 +90,7 @@ pub fn run<'a>(
     Ok(TrainedRank { state: state.on_host()?, interrupted })
 }
 
-/// Runs the stages of `program` from `state` on. Each stage has tensors of its own sizes.
+/// Runs the stages of `program` from `state` on. A new trainer has the tensors of each stage.
 fn run_stages(
     program: &Program,
     resources: &Resources<'_>,
@@ -108,7 +108,7 @@ fn run_stages(
         let is_first = step == first_step;
         let explain = |e| explain_out_of_memory(e, stage, step, None, || device::memory_of_program(stage));
         if is_first {
-            device::reserve(&stages).map_err(explain)?;
+            device::reserve(&stages[program.stage_of_step(first_step)..]).map_err(explain)?;
         }
         let mut trainer = Trainer::new(stage, trained.state).map_err(explain)?;
         let is_rehearsed = trainer.device.is_cuda() && stage.world_size() > 1;

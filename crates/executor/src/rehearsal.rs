@@ -3,7 +3,8 @@
 //! The first product of a kind loads kernels, and the first copies and tensors allocate memory; both may wait for all that runs on the GPU,
 //! also for a transfer that waits for this rank. So the passes of one micro-batch run before the ranks are connected. NCCL connects the
 //! members of a group again for each of its algorithms, which it chooses by operation and length, so the group operations of a step run once
-//! when nothing else is under way. Afterwards gradients are cleared, and weights have not changed.
+//! when nothing else is under way. At the start of a later stage the ranks are connected; by then each has started every transfer of the step
+//! before, so none of them waits for what this rank has yet to do. Afterwards gradients are cleared, and weights have not changed.
 
 use candle_core::Tensor;
 

@@ -157,16 +157,21 @@ pub fn compile_continuation(
     let basis = MemoryBasis { kernels: cluster.kernels, slots, is_launched: cluster.has_launcher() };
     let mut ranks = ranks::rank_plans(programs, &executions, hardware.clone(), basis);
     let mut heaviest: Option<(u64, Vec<RankPlan>)> = None;
+    let mut shortages = Vec::new();
     for ((until, stage), pace) in divided.into_iter().zip(&mut totals.pace.earlier_stages) {
         let stage_ranks = ranks::rank_plans(stage.programs, &stage.executions, hardware.clone(), basis);
         pace.step_seconds = step_seconds(&stage_ranks, slots, cluster);
+        // Not for lack of room for copies of saved states, which are dropped.
+        let mut without = stage_ranks.clone();
+        shortage::drop_saved_copies(&mut without);
+        shortages.extend(shortage::describe_shortage(&layout, &without, basis));
         if largest_need(&stage_ranks) > largest_need(heaviest.as_ref().map_or(&ranks, |(_, heaviest)| heaviest)) {
             heaviest = Some((until, stage_ranks));
         }
     }
     let last_ranks = heaviest.as_mut().map_or(&mut ranks, |(_, heaviest)| heaviest);
     notes.extend(shortage::drop_saved_copies(last_ranks));
-    let shortage = shortage::describe_shortage(&layout, last_ranks, basis);
+    let shortage = shortage::describe_shortage(&layout, last_ranks, basis).or_else(|| shortages.into_iter().next());
     if let Some((until, heaviest)) = heaviest {
         notes.push(format!("memory is planned for the stage until step {}, which needs the most", count(until)));
         for (rank, most) in ranks.iter_mut().zip(heaviest) {

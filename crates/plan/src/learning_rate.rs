@@ -31,6 +31,10 @@ impl StepClock<'_> {
     fn steps_to_end(self, length: ScheduleLength) -> u64 {
         match length {
             ScheduleLength::Tokens(tokens) if !self.pace.earlier_stages.is_empty() => {
+                let (all, last) = (self.pace.tokens_after(self.steps), self.pace.tokens_per_step.max(1) as f64);
+                if tokens as f64 > all {
+                    return self.steps + ((tokens as f64 - all) / last).ceil() as u64;
+                }
                 let start = self.nearest(self.pace.tokens_after(self.steps) - tokens as f64, self.steps);
                 self.steps.saturating_sub(start).max(1)
             }
@@ -38,7 +42,7 @@ impl StepClock<'_> {
         }
     }
 
-    /// The step up to `most` after which the run has computed the most nearly `tokens` tokens.
+    /// The step, at most `most`, after which the number of tokens is closest to `tokens`.
     fn nearest(self, tokens: f64, most: u64) -> u64 {
         let (mut fewer, mut enough) = (0, most);
         while enough - fewer > 1 {

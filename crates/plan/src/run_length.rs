@@ -91,25 +91,34 @@ pub(crate) fn steps_of_stages(train: &Train, stages: &Stages, parameters: u64) -
     let position = |steps| stages.row_sequence(steps).position_after(steps);
     let tokens = |steps| position(steps).tokens as f64;
     let (key, limit, amount): (_, f64, &dyn Fn(u64) -> f64) = match train.length() {
+        Ok(TrainLength::Steps(0)) => refuse!("train.steps", "must be at least 1, got 0"),
+        Ok(TrainLength::Steps(steps)) if position(steps).tokens > i64::MAX as u64 => {
+            refuse!("train", "{steps} steps have more tokens than can be counted; use fewer")
+        }
         Ok(TrainLength::Steps(steps)) => return Ok(steps),
         Ok(TrainLength::Epochs(epochs)) => {
-            ("train.epochs", epochs, &|steps| stages.row_sequence(steps).epochs_after(steps))
+            ("train.epochs", epochs * (1.0 + ROUNDING), &|steps| stages.row_sequence(steps).epochs_after(steps))
         }
         Ok(TrainLength::Tokens(all)) => ("train.tokens", all as f64, &tokens),
-        Ok(TrainLength::Flops(flops)) => ("train.flops", flops, &|steps| stages.flops(steps)),
+        Ok(TrainLength::Flops(flops)) => ("train.flops", flops * (1.0 + ROUNDING), &|steps| stages.flops(steps)),
         Ok(TrainLength::TokensPerParameter(ratio)) => {
-            ("train.tokens_per_parameter", ratio * parameters as f64, &tokens)
+            ("train.tokens_per_parameter", ratio * parameters as f64 * (1.0 + ROUNDING), &tokens)
         }
         Err(given) => refuse!(
             "train",
             "must have exactly one of steps, epochs, tokens, flops and tokens_per_parameter, got {given}"
         ),
     };
-    let fits = |steps: u64| amount(steps) <= limit * (1.0 + ROUNDING);
-    if !fits(1) {
-        refuse!(key, "it is less than one step; a run needs at least 1");
+    let fits = |steps: u64| amount(steps) <= limit;
+    // The caller refuses a fork without steps of its own.
+    let first = stages.first_step();
+    if first > 0 && !fits(first + 1) {
+        return Ok(first);
     }
-    let (mut fitting, mut too_many) = (1, MAX_STEPS);
+    if !fits(first + 1) {
+        refuse!(key, "the first step takes {}, more than {limit}; a run needs at least one step", amount(1));
+    }
+    let (mut fitting, mut too_many) = (first + 1, MAX_STEPS);
     if fits(too_many) {
         refuse!(key, "it is more than {MAX_STEPS} steps; use less");
     }

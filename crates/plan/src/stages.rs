@@ -3,16 +3,13 @@
 use crate::compile::{batch_sizes, row_length};
 use crate::error::{PlanError, Result, refuse};
 use crate::ranks;
-use runner_spec::experiment::{Experiment, Layout, Recompute, ScheduleLength, TrainStage};
+use runner_spec::experiment::{Experiment, Layout, MAX_STAGES, Recompute, ScheduleLength, TrainStage};
 use runner_spec::format::count;
 use runner_spec::model::ModelSpec;
 use runner_spec::plan::{Pace, StagePace};
 use runner_spec::program::{BatchSpec, BlockRange, DataPosition, RowOrder, RowSequence};
 
 const WARMUP: &str = "batch.warmup";
-
-/// A program lists the instructions of each stage.
-const MAX_STAGES: usize = 256;
 
 /// The stages of a run of unknown length.
 #[derive(Debug)]
@@ -70,13 +67,13 @@ impl Stages {
     ) -> Result<Self> {
         let (given, section) = experiment.earlier_stages();
         if given.len() > MAX_STAGES {
-            refuse!(section, "{} stages; at most {MAX_STAGES} can be planned", count(given.len() as u64));
+            refuse!(section, "must be at most {MAX_STAGES} stages");
         }
         let mut earlier = Vec::with_capacity(given.len());
         for (index, stage) in given.iter().enumerate() {
             let is_warmup = section == WARMUP;
             let key = if is_warmup { section.to_owned() } else { format!("{section}.{index}") };
-            earlier.push(Self::earlier(experiment, model, order, stage, key)?);
+            earlier.push(Self::earlier(experiment, model, (order, rows), stage, key)?);
         }
         Ok(Self { earlier, last: Stage::new(experiment, model.clone(), order, 1)?, position, rows })
     }
@@ -84,7 +81,7 @@ impl Stages {
     fn earlier(
         experiment: &Experiment,
         model: &ModelSpec,
-        order: RowOrder,
+        (order, rows): (RowOrder, u64),
         stage: &TrainStage,
         key: String,
     ) -> Result<EarlierStage> {
@@ -97,7 +94,20 @@ impl Stages {
         let model = changed.model.spec(model.vocab_size);
         ranks::mesh(&changed.parallel, changed.batch.sequences).map_err(in_stage)?;
         let settled = Stage::new(&changed, model, order, pieces).map_err(in_stage)?;
+        let epoch_rows = order.epoch_rows.map_or(rows, |epoch_rows| epoch_rows.min(rows));
+        let read = (settled.batch.sequences / pieces) as u64;
+        if order.drop_last && read > epoch_rows {
+            refuse!(
+                key,
+                "each step reads {read} rows, but data.drop_last leaves out rows that do not fill a batch, and an epoch has {epoch_rows}"
+            );
+        }
         Ok(EarlierStage { key, until: stage.until, stage: settled })
+    }
+
+    /// The steps that were done before the position from which rows are counted.
+    pub(crate) fn first_step(&self) -> u64 {
+        self.position.map_or(0, |position| position.step)
     }
 
     pub(crate) fn flops_of_last_step(&self) -> f64 {
@@ -145,7 +155,7 @@ impl Stages {
                 let sizes = self.earlier.len();
                 refuse!(
                     WARMUP,
-                    "a warmup through {sizes} sizes of the batch needs a step for each; end it later, or use a larger increment"
+                    "a warmup through {sizes} batch sizes needs at least one step for each; end it later, or use a larger increment"
                 );
             }
             let rule = match end {

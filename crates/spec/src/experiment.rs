@@ -35,7 +35,7 @@ pub use source::{
     ColumnSeparator, Content, Corpus, CsvSource, DEFAULT_FIELD, FILE_FORMATS, FileFormat, HubSource, JsonSource,
     ParquetSource, RecordFormat, RecordTextMut, Source, TokenType,
 };
-pub use stage::{BatchWarmup, TrainStage};
+pub use stage::{BatchWarmup, MAX_STAGES, TrainStage};
 pub use task::{ChoiceText, HELLASWAG, HELLASWAG_FILE_ADVICE, HubChoice, Task, advice_for_file, task_key};
 pub use train::{Train, TrainLength};
 pub use weights_source::{ModelFolder, WeightsSource};

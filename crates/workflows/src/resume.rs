@@ -110,7 +110,9 @@ fn with_layout(recorded: &Experiment, section: &str) -> Result<Experiment> {
 /// `recorded` with the section `parallel` that is `section` in YAML, and micro-batches that go with it.
 fn divide(recorded: &Experiment, section: &str) -> Result<Experiment> {
     let max_restarts = recorded.parallel.max_restarts;
-    let base = Experiment { parallel: Parallel { max_restarts, ..Parallel::single() }, ..recorded.clone() };
+    let mut base = Experiment { parallel: Parallel { max_restarts, ..Parallel::single() }, ..recorded.clone() };
+    // The micro-batches of stages follow from the last one's, because a replica may have fewer sequences.
+    base.train.stages.iter_mut().for_each(|stage| stage.micro_batch = None);
     let text = runner_config::to_yaml(&base);
     let load = |micro_batch: &str| {
         let options = LoadOptions {

@@ -126,6 +126,13 @@ pub fn search(
     cluster: &ClusterFacts,
     report: &dyn Fn(SearchProgress),
 ) -> Result<SearchResult> {
+    let (stages, key) = experiment.earlier_stages();
+    if !stages.is_empty() {
+        refuse!(
+            key,
+            "a search ranks layouts by the time of one step, and steps of stages differ; remove it for the search"
+        );
+    }
     let base = base_layout(experiment).apply(experiment);
     let plan = compile(&base, data, cluster)?;
     let first = &plan.ranks[0];

@@ -9,14 +9,17 @@ mod stages;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
+
 use runner_plan::quantity::three_decimals;
 pub use search::render_search;
 
 use page::Page;
 use runner_spec::data::ASSUMED_HASH;
 use runner_spec::format::{count, counted, rate};
+use runner_spec::model::ModelSpec;
 use runner_spec::plan::{Pace, Plan};
-use runner_spec::program::{DataPosition, EarlierStage};
+use runner_spec::program::{DataPosition, EarlierStage, Program};
 
 /// Settings for the text of a plan.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -75,23 +78,30 @@ pub fn render(plan: &Plan, options: &RenderOptions) -> String {
     page.text
 }
 
-/// The batch of an earlier stage, and its windows if they are not those of the last one.
-fn describe_stage(stage: &EarlierStage, pace: &Pace) -> String {
+/// The batch of an earlier stage of `program`, and the stage's windows if they differ.
+fn describe_stage(stage: &EarlierStage, program: &Program, pace: &Pace) -> String {
     let b = &stage.batch;
     let tokens = count((b.sequences * b.length) as u64);
     let windows = stage.model.as_ref().map_or_else(String::new, |model| {
-        let windows: Vec<String> = model.options.windows().into_iter().map(|window| count(window.into())).collect();
-        format!(", windows of {}", windows.join(" and "))
+        let of = |model: &ModelSpec| -> Vec<u32> {
+            let options = &model.options;
+            options.window.into_iter().chain(options.pattern.iter().filter_map(|layer| layer.window)).collect()
+        };
+        // In the order of the model's own windows.
+        let windows: BTreeMap<u32, u32> = of(&program.model).into_iter().zip(of(model)).collect();
+        let windows: Vec<String> = windows.into_values().map(|window| count(window.into())).collect();
+        format!(", windows of {}", windows.join(", "))
     });
     let of_stage = pace.earlier_stages.iter().find(|of| of.until == stage.until);
     let time = of_stage
         .and_then(|of| of.step_seconds)
         .map_or_else(String::new, |seconds| format!(", {} ms", rate(seconds * 1e3)));
     format!(
-        "to step {}: {} sequences of {} = {tokens} tokens a step{windows}{time}",
+        "to step {}: {} of {} = {tokens} tokens a step; micro-batches of {}{windows}{time}",
         count(stage.until),
-        b.sequences,
-        b.length
+        counted(b.sequences as u64, "sequence"),
+        b.length,
+        b.micro_batch
     )
 }
 
@@ -118,7 +128,7 @@ fn run_lines(plan: &Plan, page: &mut Page) {
         let step = format!("{} sequences of {} = {} tokens{padding} a step", b.sequences, b.length, count(tokens));
         let accumulation = counted(accumulation, "accumulation step");
         let mut lines: Vec<String> =
-            program.earlier.iter().map(|stage| describe_stage(stage, &plan.totals.pace)).collect();
+            program.earlier.iter().map(|stage| describe_stage(stage, program, &plan.totals.pace)).collect();
         lines.push(format!("{step}; micro-batches of {}{last}, {accumulation}", b.micro_batch));
         let last = lines.len() - 1;
         for (index, line) in lines.into_iter().enumerate() {

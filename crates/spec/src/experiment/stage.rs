@@ -7,6 +7,9 @@ use super::{Experiment, ParallelMode, ScheduleLength};
 use crate::model::ModelOptions;
 use crate::serde_defaults::is_default;
 
+/// The most stages before the last one: a program lists the instructions of each.
+pub const MAX_STAGES: usize = 256;
+
 /// The steps up to `until` that follow the previous stage. What a stage does not give is as in the rest of the file, which also describes the
 /// steps after the last stage.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -40,7 +43,7 @@ impl Default for TrainStage {
     }
 }
 
-/// A batch that grows at the start of the training. It is short for stages of `from`, `from` + `increment`, … sequences, which last equally long.
+/// A batch that grows at the start of the training. Shorthand for stages of `from`, `from` + `increment`, … sequences, each for equally long.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BatchWarmup {
@@ -66,6 +69,8 @@ impl BatchWarmup {
     fn stages(self, sequences: usize) -> Vec<TrainStage> {
         let sizes = (self.from..sequences).step_by(self.added());
         let count = sizes.len();
+        // More than that are refused, however many they are.
+        let sizes = sizes.take(MAX_STAGES + 1);
         let stage = |(index, sequences)| {
             let part = |whole: u64| (u128::from(whole) * (index as u128 + 1) / count as u128) as u64;
             let until = match self.until {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{BatchSpec, DataPosition, Instruction, Program, RowSequence};
 use crate::model::ModelSpec;
 
-/// What a program has instead of its own values before step `until`, and after the stage before.
+/// The values that replace a program's from the end of the stage before up to step `until`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EarlierStage {
     /// The steps of the run when the stage ends.
@@ -20,7 +20,7 @@ pub struct EarlierStage {
 }
 
 impl Program {
-    /// Makes the program `earlier` of the steps before `until` a stage of this one.
+    /// Adds `earlier` as the stage that ends at step `until`.
     pub fn push_stage(&mut self, until: u64, earlier: Self) {
         self.earlier.push(EarlierStage {
             until,

@@ -70,7 +70,7 @@ impl AshaSettings {
     }
 }
 
-/// The fewest of the first `most` steps of a run with the pace `pace` that reach `milestone` of `unit`; `None` if all of them do not.
+/// The fewest of the first `most` steps of a run with the pace `pace` that reach `milestone` of `unit`; `None` if even all of them fall short.
 #[must_use]
 pub(crate) fn steps_to(milestone: f64, unit: MilestoneUnit, pace: &Pace, most: u64) -> Option<u64> {
     let reaches = |steps: u64| unit.amount(pace, steps) >= milestone;
