@@ -31,7 +31,7 @@ const SOURCES: [&str; 16] = [
 /// Files that use every alternative except the kinds of sources, which come from `SOURCES`. A new alternative, such as an optimizer, is
 /// added to one of them.
 const FILES: [&str; 16] = [
-    "model: {preset: gpt2-micro}\ndata: {DATA, tokenizer: {bytes: {}}, layout: {packed: {}}}\nbatch: {tokens: 8192, warmup: {from: 2, until: {steps: 20}}}\n\
+    "model: {preset: gpt2-micro}\ndata: {DATA, tokenizer: {bytes: {}}, layout: {packed: {}}}\nbatch: {tokens: 8192, warmup: {from: 16, until: {steps: 20}}}\n\
      schedule: {warmup: {tokens: 8192}, decay: {linear: {}}, cooldown: {tokens: 8192}}\neval: {EVAL}\n\
      log: {mlflow: {uri: 'http://localhost:5000'}}",
     "model: {preset: llama-micro}\ndata: {DATA, tokenizer: {chars: {}}, layout: {columns: {}}}\ntrain: {epochs: 2}\n\
