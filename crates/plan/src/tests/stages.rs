@@ -129,7 +129,7 @@ fn stages_that_do_not_fit_are_refused() {
     insta::assert_snapshot!(with(&|x| x.train.stages[0].sequences = Some(7)), @"train.stages.0.length: does not fit: a row of 8 tokens is cut into 2 sequences of 4, and the 7 sequences of a step must be whole rows, a multiple of 2");
     insta::assert_snapshot!(with(&|x| x.train.stages[0].windows = vec![3]), @"train.stages.0.windows: must have one for each window of the model, which has no window; got 1");
     insta::assert_snapshot!(with(&|x| x.train.stages[1].sequences = Some(0)), @"train.stages.1: in this stage, batch.sequences: must be at least 1, got 0");
-    insta::assert_snapshot!(with(&|x| x.train.stages = vec![stage(ScheduleLength::Steps(1)); 300]), @"train.stages: 300 stages; at most 256 can be planned");
+    insta::assert_snapshot!(with(&|x| x.train.stages = vec![stage(ScheduleLength::Steps(1)); 300]), @"train.stages: must be at most 256 stages");
 }
 
 /// Plans without stages have the hashes that they had, and each part of a stage changes them.
