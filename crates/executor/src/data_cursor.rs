@@ -75,7 +75,7 @@ impl<'a> DataCursor<'a> {
     fn read_rows(&self, step: u64, mb: usize) -> Result<Rows, ExecError> {
         let batch = &self.program.batch;
         let (first, count) = batch.rows(mb);
-        let pieces = batch.pieces as u64;
+        let pieces = batch.pieces.max(1) as u64;
         let sequences = (0..count as u64).map(|row| first as u64 + row * batch.stride as u64);
         let indices = sequences.clone().map(|sequence| {
             let (epoch, place) = self.sequence.place(step, sequence / pieces);

@@ -68,7 +68,7 @@ pub fn compile_continuation(
         let SplitFacts { documents, tokens, clipped, .. } = data.split(part)?;
         clipped.note(part.name(), length, *documents, *tokens)
     }));
-    let RunLength { stages, steps, parameters } = run_length(experiment, data, &model, &mut notes)?;
+    let SettledLength { stages, steps, parameters } = run_length(experiment, data, &model, &mut notes)?;
     let stages = stages.placed(steps)?;
     let (row_sequence, pace) = (stages.row_sequence(data.train.rows), stages.pace());
     let PlacedStages { earlier, last } = stages;
@@ -132,7 +132,7 @@ pub fn compile_continuation(
     for PlacedStage { key, until, stage } in earlier {
         let Stage { model, batch, flops_per_step } = stage;
         let stage = Program { model, batch, flops_per_step, ..common.clone() };
-        // The division of the model is that of the last stage; its rules are those of each.
+        // Each stage obeys the rules by which the last one divides the model.
         ranks::RankLayout::new(&experiment.parallel, &stage, &costs, &mut Vec::new())
             .map_err(|error| error.in_stage(&key))?;
         let stage_programs = divide(&stage)?;
@@ -173,7 +173,10 @@ pub fn compile_continuation(
     notes.extend(shortage::drop_saved_copies(last_ranks));
     let shortage = shortage::describe_shortage(&layout, last_ranks, basis).or_else(|| shortages.into_iter().next());
     if let Some((until, heaviest)) = heaviest {
-        notes.push(format!("memory is planned for the stage until step {}, which needs the most", count(until)));
+        notes.push(format!(
+            "the memory shown is for the stage that ends at step {}, which needs the most",
+            count(until)
+        ));
         for (rank, most) in ranks.iter_mut().zip(heaviest) {
             rank.memory = most.memory;
             rank.program.copies_saved_state = most.program.copies_saved_state;
@@ -204,7 +207,7 @@ pub fn compile_continuation(
 }
 
 /// The stages of a run, the number of its steps, and the parameters of its model.
-struct RunLength {
+struct SettledLength {
     stages: Stages,
     steps: u64,
     parameters: u64,
@@ -215,7 +218,7 @@ fn run_length(
     data: &DataFacts,
     model: &ModelSpec,
     notes: &mut Vec<String>,
-) -> Result<RunLength> {
+) -> Result<SettledLength> {
     let (sequences, length) = (experiment.batch.sequences, experiment.data.layout.length());
     let epoch_rows = epoch_rows(experiment, data, sequences, notes)?;
     let position = data_position(experiment, data)?;
@@ -229,13 +232,13 @@ fn run_length(
     };
     let stages = Stages::new(experiment, model, order, position, data.train.rows)?;
     let parameters = count_chunks(model, &[BlockRange { start: 0, end: model.block_count() }]).total;
-    let steps = if stages.are_one() {
+    let steps = if stages.is_single() {
         let (rows, flops) = (stages.row_sequence(u64::MAX), stages.flops_of_last_step());
         run_steps(&experiment.train, &rows, StepSizes { sequences, length, parameters, flops })?
     } else {
         steps_of_stages(&experiment.train, &stages, parameters)?
     };
-    Ok(RunLength { stages, steps, parameters })
+    Ok(SettledLength { stages, steps, parameters })
 }
 
 /// The rows of `data` that each step of `experiment` reads.
@@ -246,7 +249,7 @@ pub fn planned_rows(experiment: &Experiment, data: &DataFacts) -> Result<RowSequ
     let model = model_spec(experiment, data)?;
     row_length(experiment)?;
     batch_sizes(experiment)?;
-    let RunLength { stages, steps, .. } = run_length(experiment, data, &model, &mut Vec::new())?;
+    let SettledLength { stages, steps, .. } = run_length(experiment, data, &model, &mut Vec::new())?;
     Ok(stages.placed(steps)?.row_sequence(data.train.rows))
 }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::error::{PlanError, Result, refuse};
 use runner_spec::experiment::{Experiment, ScheduleLength, TrainLength};
 use runner_spec::format::{count, counted};
-use runner_spec::plan::Pace;
+use runner_spec::plan::{Pace, first_step};
 use runner_spec::schedule::{Decay, DecayLength, LrSchedule, ScheduleStart};
 
 /// Turns lengths of a run of `steps` steps into steps.
@@ -44,15 +44,8 @@ impl StepClock<'_> {
 
     /// The step, at most `most`, after which the number of tokens is closest to `tokens`.
     fn nearest(self, tokens: f64, most: u64) -> u64 {
-        let (mut fewer, mut enough) = (0, most);
-        while enough - fewer > 1 {
-            let middle = fewer + (enough - fewer) / 2;
-            if self.pace.tokens_after(middle) < tokens {
-                fewer = middle;
-            } else {
-                enough = middle;
-            }
-        }
+        let enough = first_step(most, |step| self.pace.tokens_after(step) >= tokens);
+        let fewer = enough.saturating_sub(1);
         let distance = |step| (self.pace.tokens_after(step) - tokens).abs();
         if distance(fewer) < distance(enough) { fewer } else { enough }
     }

@@ -3,6 +3,7 @@
 use crate::error::{PlanError, Result, refuse};
 use crate::stages::Stages;
 use runner_spec::experiment::{Train, TrainLength};
+use runner_spec::plan::first_step;
 use runner_spec::program::RowSequence;
 
 /// A budget that is this share short of a whole step still pays for it: FLOPs are sums of f64.
@@ -109,28 +110,16 @@ pub(crate) fn steps_of_stages(train: &Train, stages: &Stages, parameters: u64) -
             "must have exactly one of steps, epochs, tokens, flops and tokens_per_parameter, got {given}"
         ),
     };
-    let fits = |steps: u64| amount(steps) <= limit;
-    // The caller refuses a fork without steps of its own.
-    let first = stages.first_step();
-    if first > 0 && !fits(first + 1) {
-        return Ok(first);
-    }
-    if !fits(first + 1) {
+    let exceeds = |steps: u64| amount(steps) > limit;
+    let inherited = stages.inherited_steps();
+    if inherited == 0 && exceeds(1) {
         refuse!(key, "the first step takes {}, more than {limit}; a run needs at least one step", amount(1));
     }
-    let (mut fitting, mut too_many) = (first + 1, MAX_STEPS);
-    if fits(too_many) {
+    if !exceeds(MAX_STEPS) {
         refuse!(key, "it is more than {MAX_STEPS} steps; use less");
     }
-    while too_many - fitting > 1 {
-        let middle = fitting + (too_many - fitting) / 2;
-        if fits(middle) {
-            fitting = middle;
-        } else {
-            too_many = middle;
-        }
-    }
-    Ok(fitting)
+    // The caller refuses a fork that has only inherited steps.
+    Ok(first_step(MAX_STEPS, |steps| steps > inherited && exceeds(steps)) - 1)
 }
 
 /// `value` with four digits, rounded up, so that a budget of it is enough.

@@ -3,7 +3,7 @@
 use crate::compile::{batch_sizes, row_length};
 use crate::error::{PlanError, Result, refuse};
 use crate::ranks;
-use runner_spec::experiment::{Experiment, Layout, MAX_STAGES, Recompute, ScheduleLength, TrainStage};
+use runner_spec::experiment::{Experiment, MAX_STAGES, Recompute, ScheduleLength, TrainStage};
 use runner_spec::format::count;
 use runner_spec::model::ModelSpec;
 use runner_spec::plan::{Pace, StagePace};
@@ -14,7 +14,7 @@ const WARMUP: &str = "batch.warmup";
 /// The stages of a run of unknown length.
 #[derive(Debug)]
 pub(crate) struct Stages {
-    earlier: Vec<EarlierStage>,
+    earlier: Vec<UnplacedStage>,
     last: Stage,
     /// The position from which rows are counted.
     position: Option<DataPosition>,
@@ -23,7 +23,7 @@ pub(crate) struct Stages {
 }
 
 #[derive(Debug)]
-struct EarlierStage {
+struct UnplacedStage {
     /// The key of the stage in the file.
     key: String,
     until: ScheduleLength,
@@ -84,15 +84,11 @@ impl Stages {
         (order, rows): (RowOrder, u64),
         stage: &TrainStage,
         key: String,
-    ) -> Result<EarlierStage> {
-        if stage.length.is_some() && matches!(experiment.data.layout, Layout::Padded { .. }) {
-            refuse!(format!("{key}.length"), "rows with padding cannot be cut; use data.layout: {{packed: …}}");
-        }
+    ) -> Result<UnplacedStage> {
         let (changed, pieces) =
             experiment.at_stage(stage).map_err(|(part, why)| PlanError::value(format!("{key}.{part}"), why))?;
         let in_stage = |error: PlanError| error.in_stage(&key);
         let model = changed.model.spec(model.vocab_size);
-        ranks::mesh(&changed.parallel, changed.batch.sequences).map_err(in_stage)?;
         let settled = Stage::new(&changed, model, order, pieces).map_err(in_stage)?;
         let epoch_rows = order.epoch_rows.map_or(rows, |epoch_rows| epoch_rows.min(rows));
         let read = (settled.batch.sequences / pieces) as u64;
@@ -102,11 +98,11 @@ impl Stages {
                 "each step reads {read} rows, but data.drop_last leaves out rows that do not fill a batch, and an epoch has {epoch_rows}"
             );
         }
-        Ok(EarlierStage { key, until: stage.until, stage: settled })
+        Ok(UnplacedStage { key, until: stage.until, stage: settled })
     }
 
     /// The steps that were done before the position from which rows are counted.
-    pub(crate) fn first_step(&self) -> u64 {
+    pub(crate) fn inherited_steps(&self) -> u64 {
         self.position.map_or(0, |position| position.step)
     }
 
@@ -115,7 +111,7 @@ impl Stages {
     }
 
     /// True if all steps have the same batch and model.
-    pub(crate) fn are_one(&self) -> bool {
+    pub(crate) fn is_single(&self) -> bool {
         self.earlier.is_empty()
     }
 
@@ -123,7 +119,7 @@ impl Stages {
     fn ends(&self, steps: u64) -> Vec<u64> {
         let start = self.position.unwrap_or_default();
         let (mut done, mut tokens) = (start.step, start.tokens);
-        let end = |EarlierStage { until, stage, .. }: &EarlierStage| {
+        let end = |UnplacedStage { until, stage, .. }: &UnplacedStage| {
             let per_step = stage.tokens_per_step();
             let end = match *until {
                 ScheduleLength::Tokens(all) => {
@@ -176,7 +172,7 @@ impl Stages {
     fn laid_out(&self, steps: u64) -> PlacedStages {
         let (mut position, mut done) = (self.position, self.position.map_or(0, |position| position.step));
         let mut earlier = Vec::new();
-        for (EarlierStage { key, stage, .. }, end) in self.earlier.iter().zip(self.ends(steps)) {
+        for (UnplacedStage { key, stage, .. }, end) in self.earlier.iter().zip(self.ends(steps)) {
             let until = end.min(steps);
             if until <= done {
                 continue;

@@ -104,6 +104,20 @@ pub struct StagePace {
     pub step_seconds: Option<f64>,
 }
 
+/// The first of the steps 1 to `most` for which `reaches` is true, as it is for all later ones; `most` if none before is.
+pub fn first_step(most: u64, reaches: impl Fn(u64) -> bool) -> u64 {
+    let (mut before, mut first) = (0, most);
+    while first.saturating_sub(before) > 1 {
+        let middle = before + (first - before) / 2;
+        if reaches(middle) {
+            first = middle;
+        } else {
+            before = middle;
+        }
+    }
+    first
+}
+
 impl Pace {
     /// The sum over the first `steps` steps of what `earlier` says of a step of a stage, and `last` is for the last one.
     fn sum(&self, steps: u64, earlier: impl Fn(&StagePace) -> f64, last: f64) -> f64 {

@@ -101,7 +101,7 @@ impl OpenedRun {
     /// The model of a checkpoint, as the last step before it was trained.
     ///
     /// # Errors
-    /// Those of [`Self::program`], and if there is no such checkpoint.
+    /// If the plan is damaged, or there is no such checkpoint.
     pub fn model(&self, which: CheckpointChoice) -> Result<&ModelSpec> {
         let program = self.program()?;
         if program.earlier.is_empty() {

@@ -1,8 +1,7 @@
-//! The stages of the training, and the warmup of the batch, which is short for stages.
+//! The stages of the training, and the warmup of the batch, which is shorthand for stages.
 
-use crate::resolve::model::multiples_near;
 use crate::resolve::resolver::Resolver;
-use runner_spec::experiment::{Experiment, Layout, MAX_STAGES, ParallelMode, TrainStage};
+use runner_spec::experiment::{Experiment, MAX_STAGES, TrainStage};
 use runner_spec::format::division;
 
 const WARMUP: &str = "batch.warmup";
@@ -12,9 +11,6 @@ impl Resolver<'_> {
     /// Reports stages that do not fit `experiment`.
     pub(crate) fn check_stages(&mut self, experiment: &Experiment) {
         let Some(()) = self.check_warmup(experiment) else { return };
-        let batch = &experiment.batch;
-        let is_single = experiment.parallel.mode == ParallelMode::Single;
-        let replicas = if is_single { 1 } else { experiment.parallel.replicas.max(1) };
         let (stages, section) = experiment.earlier_stages();
         if stages.len() > MAX_STAGES {
             let message = format!("`{section}` must be at most {MAX_STAGES} stages");
@@ -42,44 +38,24 @@ impl Resolver<'_> {
                 return;
             }
             done = end;
-            let sequences = stage.sequences.unwrap_or(batch.sequences);
-            let message = format!(
-                "`parallel.replicas` does not divide the sequences of a stage: {}",
-                division(sequences, replicas)
-            );
-            if !sequences.is_multiple_of(replicas) {
-                let nearest =
-                    multiples_near(sequences, replicas).into_iter().map(|n| n.to_string()).collect::<Vec<_>>();
-                let help = format!("nearest: {}", nearest.join(" or "));
-                self.error(&[&of("sequences"), "parallel.replicas"], message, help);
-                return;
-            }
-            if let Some(micro_batch) = stage.micro_batch.filter(|micro_batch| *micro_batch > sequences / replicas) {
-                let each = sequences / replicas;
-                let message =
-                    format!("`micro_batch` must be at most the sequences of a replica, {each}, got {micro_batch}");
-                self.error(&[&of("micro_batch"), &of("sequences"), "parallel.replicas"], message, "make it smaller");
-            }
-            let rest = TrainStage { until: stage.until, ..TrainStage::default() };
-            if *stage == rest {
+            if *stage == (TrainStage { until: stage.until, ..TrainStage::default() }) {
                 let message = "a stage must have at least one of `sequences`, `micro_batch`, `length` and `windows`";
                 self.error(&[&of("until")], message, "give what is different until then, or delete the stage");
             }
-            let changes_rows = stage.sequences.is_some() || stage.length.is_some();
-            if changes_rows && matches!(experiment.data.layout, Layout::Columns { .. }) {
-                let message =
-                    "the columns of `data.layout` are the sequences of a batch, so no stage can change its rows";
-                self.error(
-                    &[&of("sequences"), &of("length"), "data.layout"],
-                    message,
-                    "use `data.layout: {packed: …}`",
-                );
-            } else if stage.length.is_some() && matches!(experiment.data.layout, Layout::Padded { .. }) {
-                let message = "`length` cannot be used with padded rows, which hold one document each";
-                self.error(&[&of("length"), "data.layout"], message, "delete it, or use `data.layout: {packed: …}`");
-            } else if let Err((part, why)) = experiment.at_stage(stage) {
-                let help = if part == "length" { "change `length` or `sequences`" } else { "list one for each window" };
-                self.error(&[&of(part)], format!("`{part}` {why}"), help);
+            if let Err((part, why)) = experiment.at_stage(stage) {
+                let message = if section == WARMUP {
+                    format!("in the warmup's stage of {} sequences, `{part}` {why}", stage.sequences.unwrap_or(0))
+                } else {
+                    format!("`{part}` {why}")
+                };
+                let help = match part {
+                    "windows" => "list one for each window",
+                    "micro_batch" => "make it smaller",
+                    "sequences" => "choose other sequences, replicas or another `data.layout`",
+                    _ => "change `length`, `sequences` or `data.layout`",
+                };
+                self.error(&[&of(part)], message, help);
+                return;
             }
         }
     }

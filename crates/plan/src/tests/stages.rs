@@ -98,14 +98,14 @@ fn lengths_of_the_schedule_follow_the_tokens_of_stages() {
     insta::assert_snapshot!(notes[0], @"schedule.warmup.tokens: 2,240 tokens are about 60 steps");
 }
 
-/// The memory of a plan is that of the stage that needs the most, and channels hold its messages.
+/// A plan shows the memory of its largest stage.
 #[test]
-fn memory_is_that_of_the_stage_that_needs_the_most() {
+fn memory_is_planned_for_the_largest_stage() {
     let mut large = experiment();
     large.train.stages =
         vec![TrainStage { sequences: Some(512), micro_batch: Some(512), ..stage(ScheduleLength::Steps(5)) }];
     let plan = compiled(&large);
-    assert!(plan.notes.iter().any(|note| note.contains("the stage until step 5, which needs the most")));
+    assert!(plan.notes.iter().any(|note| note.contains("the stage that ends at step 5, which needs the most")));
     let mut cluster = cluster();
     cluster.devices[0].memory_bytes = Some(compiled(&experiment()).ranks[0].memory.total() + (1 << 20));
     assert!(compile(&large, &data(), &cluster).expect("planned").shortage.is_some());
@@ -129,6 +129,7 @@ fn stages_that_do_not_fit_are_refused() {
     insta::assert_snapshot!(with(&|x| x.train.stages[0].sequences = Some(7)), @"train.stages.0.length: does not fit: a row of 8 tokens is cut into 2 sequences of 4, and the 7 sequences of a step must be whole rows, a multiple of 2");
     insta::assert_snapshot!(with(&|x| x.train.stages[0].windows = vec![3]), @"train.stages.0.windows: must have one for each window of the model, which has no window; got 1");
     insta::assert_snapshot!(with(&|x| x.train.stages[1].sequences = Some(0)), @"train.stages.1: in this stage, batch.sequences: must be at least 1, got 0");
+    insta::assert_snapshot!(with(&|x| (x.data.drop_last, x.data.epoch_rows, x.train.stages[1].sequences) = (true, Some(10), Some(12))), @"train.stages.1: each step reads 12 rows, but data.drop_last leaves out rows that do not fill a batch, and an epoch has 10");
     insta::assert_snapshot!(with(&|x| x.train.stages = vec![stage(ScheduleLength::Steps(1)); 300]), @"train.stages: must be at most 256 stages");
 }
 
@@ -150,6 +151,14 @@ fn stages_are_in_the_hashes() {
         let distinct: std::collections::BTreeSet<String> = plans.iter().map(hash).collect();
         assert_eq!(distinct.len(), plans.len());
     }
+    let windowed = |windows: Vec<u32>| {
+        let mut experiment = staged();
+        experiment.model.options.window = Some(8);
+        experiment.train.stages[0].windows = windows;
+        compiled(&experiment)
+    };
+    let [narrow, wide] = [vec![2], vec![3]].map(windowed);
+    assert!(narrow.hash != wide.hash && narrow.math_hash != wide.math_hash);
     let mut rounded = staged();
     rounded.train.stages[0].micro_batch = Some(1);
     let rounded = compiled(&rounded);

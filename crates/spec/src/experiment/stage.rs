@@ -3,7 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Experiment, ParallelMode, ScheduleLength};
+use super::{Experiment, Layout, ParallelMode, ScheduleLength};
+use crate::format::division;
 use crate::model::ModelOptions;
 use crate::serde_defaults::is_default;
 
@@ -43,7 +44,7 @@ impl Default for TrainStage {
     }
 }
 
-/// A batch that grows at the start of the training. Shorthand for stages of `from`, `from` + `increment`, … sequences, each for equally long.
+/// A batch that grows at the start of the training. Shorthand for stages of `from`, `from` + `increment`, … sequences, which last equally long.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BatchWarmup {
@@ -106,10 +107,29 @@ impl Experiment {
         changed.batch.sequences = sequences;
         let is_single = self.parallel.mode == ParallelMode::Single;
         let replicas = if is_single { 1 } else { self.parallel.replicas.max(1) };
-        let each = (sequences / replicas).max(1);
+        if !sequences.is_multiple_of(replicas) {
+            let sizes = division(sequences, replicas);
+            return Err(("sequences", format!("must be a multiple of `parallel.replicas`: {sizes}")));
+        }
+        let each = sequences / replicas;
         let pipeline = self.parallel.pipeline.as_ref().filter(|_| self.parallel.mode == ParallelMode::Pipeline);
-        let default = pipeline.map_or(self.batch.micro_batch, |p| each.div_ceil(p.microbatches.max(1)));
-        changed.batch.micro_batch = stage.micro_batch.unwrap_or(default).min(each);
+        let default = || pipeline.map_or(self.batch.micro_batch.min(each), |p| each.div_ceil(p.microbatches.max(1)));
+        changed.batch.micro_batch = stage.micro_batch.unwrap_or_else(default);
+        if changed.batch.micro_batch > each {
+            let found = changed.batch.micro_batch;
+            return Err(("micro_batch", format!("must be at most the sequences of a replica, {each}, got {found}")));
+        }
+        let changed_rows = [("sequences", stage.sequences), ("length", stage.length)];
+        let changed_rows = changed_rows.iter().find(|(_, given)| given.is_some()).map(|(key, _)| *key);
+        match (&self.data.layout, changed_rows) {
+            (Layout::Columns { .. }, Some(key)) => {
+                return Err((key, "cannot be used with columns, which are the sequences of a batch".to_owned()));
+            }
+            (Layout::Padded { .. }, _) if stage.length.is_some() => {
+                return Err(("length", "cannot be used with padded rows, which hold one document each".to_owned()));
+            }
+            _ => {}
+        }
         let whole = self.data.layout.length();
         let length = stage.length.unwrap_or(whole);
         if length == 0 || !whole.is_multiple_of(length) {

@@ -144,7 +144,7 @@ impl RowSequence {
         self.at(steps).position_after(steps)
     }
 
-    /// The batch of `step`, from 0, among those of its epoch. A batch belongs to the epoch of its first row. Rows that were read in batches of
+    /// The number of the batch of `step`, from 0, in its epoch. A batch belongs to the epoch of its first row. Rows that were read in batches of
     /// another size count as batches of this size.
     pub fn epoch_batch(&self, step: u64) -> EpochBatch {
         self.at(step).epoch_batch(step)

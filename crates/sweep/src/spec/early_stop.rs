@@ -1,7 +1,7 @@
 //! The settings of early stopping.
 
 use runner_spec::format::count;
-use runner_spec::plan::Pace;
+use runner_spec::plan::{Pace, first_step};
 use serde::{Deserialize, Serialize};
 
 /// Asynchronous successive halving: a point is judged at the first milestone, at `reduction` times as much, and so on, and the best of
@@ -74,17 +74,5 @@ impl AshaSettings {
 #[must_use]
 pub(crate) fn steps_to(milestone: f64, unit: MilestoneUnit, pace: &Pace, most: u64) -> Option<u64> {
     let reaches = |steps: u64| unit.amount(pace, steps) >= milestone;
-    let (mut fewer, mut enough) = (0, most);
-    if !reaches(enough) {
-        return None;
-    }
-    while enough - fewer > 1 {
-        let middle = fewer + (enough - fewer) / 2;
-        if reaches(middle) {
-            enough = middle;
-        } else {
-            fewer = middle;
-        }
-    }
-    Some(enough)
+    reaches(most).then(|| first_step(most, reaches))
 }
