@@ -18,7 +18,7 @@ const DOCUMENTS: [u32; 2 * SEQ] = [0, 1, 1, 1, 4, 4, 4, 4, 4, 0, 0, 0, 0, 0, 0, 
 /// elements.
 const ALLOWED: f64 = 5.0;
 
-/// The losses, and the gradients of each parameter; those of parameters of one number together.
+/// The losses, the gradient of each parameter, and one vector for all parameters of one number.
 type Numbers = Vec<(String, Vec<f64>)>;
 
 fn losses_and_gradients(spec: &ModelSpec, dtype: DType, device: &Device) -> Numbers {
