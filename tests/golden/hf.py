@@ -21,10 +21,14 @@ olmo3               Olmo3ForCausalLM, as OLMo 2, windows of 4, yarn in the layer
 smollm3             SmolLM3ForCausalLM, float16, tied, no rope in every other layer
 
 All are float32 unless it says otherwise. `expected.safetensors` in each holds `tokens` [3, 12] (int64) and `logits`
-[3, 12, vocabulary] (float32): computed in float64 from the stored weights, and rounded once. Prints how far logits in plain
-float32 are from those, for each folder.
+[3, 12, vocabulary] (float32): computed in float64 from the stored weights, and rounded once. It also holds 20 steps of plain
+AdamW from the stored weights in float64: `rows` [20, 2, 13] (int32), `losses` [20] (float64, cross-entropy alone) and
+`gradient_norms` [20] (float64, of all parameters). olmo2 is trained with a z-loss. Prints how far logits, losses and norms in
+plain float32 are from those, for each folder.
 """
 
+import contextlib
+import copy
 import os
 import shutil
 import sys
@@ -95,11 +99,15 @@ FOLDERS = {
     "smollm3": (16, F16, LLAMA | {
         "model_type": "smollm3", "num_hidden_layers": 4, "no_rope_layer_interval": 2, "rope_parameters": rope(1000.0)}),
 }
+# The factor of the mean squared logarithm of the softmax's denominator in the loss.
+Z_LOSS = {"olmo2": 0.05}
+STEPS, ROWS, LENGTH = 20, 2, 12
 # What is saved, and how, if not the whole model in one file.
 SAVED = {"gpt2-sharded": (lambda model: model.transformer, {"max_shard_size": "6KB"})}
 
 
-def logits64(model, tokens):
+@contextlib.contextmanager
+def in_float64(model):
     """The library's code computes norms, rotary angles and attention weights in float32 whatever the model's type. What it calls
     float32 is float64 here."""
     with (
@@ -109,7 +117,24 @@ def logits64(model, tokens):
         for module in model.double().modules():
             if type(module).__name__.endswith("RotaryEmbedding"):
                 module.__init__(module.config)
-        return model(tokens).logits
+        yield
+
+
+@torch.enable_grad()
+def train(model, rows, z_loss):
+    """Losses and norms of the gradient of all steps."""
+    model.requires_grad_(True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0)
+    losses, norms = [], []
+    for row in rows.long():
+        logits = model(row[:, :-1]).logits.flatten(0, 1)
+        loss = torch.nn.functional.cross_entropy(logits, row[:, 1:].flatten())
+        optimizer.zero_grad()
+        (loss + z_loss * logits.logsumexp(-1).square().mean()).backward()
+        norms.append(torch.stack([p.grad.double().norm() for p in model.parameters()]).norm().item())
+        optimizer.step()
+        losses.append(loss.item())
+    return torch.tensor(losses, dtype=torch.float64), torch.tensor(norms, dtype=torch.float64)
 
 
 def write(name):
@@ -128,13 +153,19 @@ def write(name):
     # What was stored, not what was in memory.
     stored = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
     tokens = torch.from_numpy(random.integers(0, VOCAB, (3, 12)))
-    plain, logits = stored(tokens).logits, logits64(stored, tokens)
-    save_file({"tokens": tokens, "logits": logits.float().contiguous()}, folder / "expected.safetensors")
+    rows = torch.from_numpy(random.integers(0, VOCAB, (STEPS, ROWS, LENGTH + 1)).astype(np.int32))
+    plain, trained = stored(tokens).logits, train(copy.deepcopy(stored), rows, Z_LOSS.get(name, 0.0))
+    with in_float64(stored):
+        logits = stored(tokens).logits
+        losses, norms = train(stored, rows, Z_LOSS.get(name, 0.0))
+    expected = {"tokens": tokens, "logits": logits.float().contiguous(), "rows": rows, "losses": losses, "gradient_norms": norms}
+    save_file(expected, folder / "expected.safetensors")
     for file in folder.iterdir():
         file.chmod(0o644)
     size = sum(f.stat().st_size for f in folder.iterdir())
-    off = (plain - logits).abs().max()
-    print(f"{name:18} {size:6} bytes; largest logit {logits.abs().max():.3f}; float32 off by {off:.1e}")
+    off = [(single - double).abs().max() for single, double in zip((plain, *trained), (logits, losses, norms))]
+    print(f"{name:18} {size:6} bytes; largest logit {logits.abs().max():.3f}; loss {losses[0]:.3f} to {losses[-1]:.3f}; "
+          f"float32 off by {off[0]:.1e} in logits, {off[1]:.1e} in losses, {off[2]:.1e} in norms")
 
 
 if __name__ == "__main__":

@@ -23,4 +23,5 @@ mod stage_eval;
 mod stages;
 mod sums;
 mod tutorial;
+mod twenty_steps;
 mod weight_files;

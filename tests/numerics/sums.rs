@@ -5,18 +5,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use runner_compute::state::TrainState;
-use runner_executor::Trainer;
-use runner_spec::experiment::Precision;
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::{Family, ModelOptions, ModelSpec, ParamSpec, parameters};
-use runner_spec::optimizer::{AdamW, Optimizer};
 
-use crate::common::{WholePasses as _, program, values};
-
-const STEPS: usize = 20;
-const ROWS: usize = 2;
-const LENGTH: usize = 12;
+use crate::common::values;
+use crate::twenty_steps::{self, Trained};
 
 const NANOCHAT: &str = r#"
 norm_gain: none
@@ -148,15 +141,8 @@ fn public_models_have_their_numbers_of_parameters() {
     assert_eq!(count(RECORD_34, &record, 12, 50_304), 271_024_985 - 5);
 }
 
-struct Trained {
-    losses: Vec<f64>,
-    /// Of the first step, by parameter.
-    gradient_norms: HashMap<String, f64>,
-}
-
 fn train(name: &str, spec: &ModelSpec, tensors: &HashMap<String, Tensor>, dtype: DType) -> Trained {
     let layout = Arc::new(ParamLayout::new(parameters(spec)));
-    let optimizer = Optimizer::Adamw(AdamW { weight_decay: 0.0, ..AdamW::default() });
     let (mut flat, stored) = (vec![0.0; layout.total], format!("{name}/weights/"));
     for entry in &layout.entries {
         let weights = &tensors[&format!("{stored}{}", entry.spec.name)];
@@ -165,34 +151,9 @@ fn train(name: &str, spec: &ModelSpec, tensors: &HashMap<String, Tensor>, dtype:
     }
     let count = tensors.keys().filter(|key| key.starts_with(&stored)).count();
     assert_eq!(layout.entries.len(), count, "{name}: parameters");
-    flat.resize(3 * layout.total, 0.0);
-    let mut state = TrainState::zeroed(layout.clone(), 2, dtype, &Device::Cpu).unwrap();
-    state.buffer = Tensor::from_vec(flat.clone(), flat.len(), &Device::Cpu).unwrap().to_dtype(dtype).unwrap();
-    let mut program = program(spec.clone(), Precision::Fp32, ROWS, LENGTH);
-    program.optimizer = optimizer;
-    let mut trainer = Trainer::new(&program, state).unwrap();
     let ids: Vec<u32> =
         tensors[&format!("{name}/ids")].flatten_all().unwrap().to_dtype(DType::U32).unwrap().to_vec1().unwrap();
-    let mut trained = Trained { losses: Vec::new(), gradient_norms: HashMap::new() };
-    for (step, ids) in ids.chunks(ROWS * (LENGTH + 1)).enumerate() {
-        let row = |from: usize| move |row: &[u32]| row[from..from + LENGTH].to_vec();
-        let [inputs, targets] = [0, 1].map(|from| ids.chunks(LENGTH + 1).flat_map(row(from)).collect::<Vec<_>>());
-        let mut mb = trainer.models[0].micro_batch(&inputs, targets, LENGTH).unwrap();
-        (mb.training, mb.step, mb.scale) = (true, step as u64, 1.0 / (ROWS * LENGTH) as f64);
-        let (losses, saved) = trainer.models[0].forward_losses(&trainer.weights, &mb);
-        trainer.models[0].backward(&trainer.weights, &trainer.grads, saved, None, &mb).unwrap();
-        trained.losses.push(losses.iter().map(|&loss| f64::from(loss)).sum::<f64>() * mb.scale);
-        if step == 0 {
-            let gradients = values(&trainer.grads.flat);
-            for entry in &layout.entries {
-                let squares = gradients[entry.range()].iter().map(|g| g * g).sum::<f64>();
-                trained.gradient_norms.insert(entry.spec.name.clone(), squares.sqrt());
-            }
-        }
-        trainer.update(3e-3, 1.0).unwrap();
-    }
-    assert_eq!(trained.losses.len(), STEPS);
-    trained
+    twenty_steps::train(spec, &layout, &flat, &ids, dtype)
 }
 
 /// Losses of rows are f32 also in f64 runs: half a unit in the last place of 5.9 is 2.4e-7, and their mean is nearer.
@@ -202,7 +163,7 @@ fn assert_close(name: &str, tensors: &HashMap<String, Tensor>, found: &Trained, 
         let difference = (loss - expected).abs();
         assert!(difference <= tolerance.max(2.4e-7), "{name}, step {step}: {loss} instead of {expected}");
     }
-    for (parameter, norm) in &found.gradient_norms {
+    for (parameter, norm) in &found.first_norms {
         let expected = values(&tensors[&format!("{name}/gradient_norms/{parameter}")])[0];
         assert!((norm - expected).abs() <= tolerance, "{name}: the gradient of {parameter} is {norm}, not {expected}");
     }
