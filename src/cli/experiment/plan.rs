@@ -59,7 +59,7 @@ pub(crate) struct PlanArgs {
     /// Show every instruction of the program, and every line of the memory table.
     #[arg(long, conflicts_with = "json")]
     pub program: bool,
-    /// Draw the learning rate over the steps.
+    /// Draw the learning rate over the steps, and what stages change.
     #[arg(long, conflicts_with = "json")]
     pub plot: bool,
     #[command(flatten)]

@@ -9,15 +9,12 @@ mod stages;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
-
 use runner_plan::quantity::three_decimals;
 pub use search::render_search;
 
 use page::Page;
 use runner_spec::data::ASSUMED_HASH;
 use runner_spec::format::{count, counted, rate};
-use runner_spec::model::ModelSpec;
 use runner_spec::plan::{Pace, Plan};
 use runner_spec::program::{DataPosition, EarlierStage, Program};
 
@@ -57,11 +54,11 @@ pub fn render(plan: &Plan, options: &RenderOptions) -> String {
         None => stages::stage_lines(plan, options.full, &mut page),
     }
     if let Some(program) = plan.ranks.first().map(|rank| &rank.program).filter(|_| options.plot) {
-        let mut lines = plot::plot(&program.schedule, program.steps).into_iter();
-        if let Some(first) = lines.next() {
+        for (name, lines) in plot::drawings(program) {
             page.blank();
-            page.line("rate by step", first);
-            lines.for_each(|line| page.more(line));
+            for (index, line) in lines.into_iter().enumerate() {
+                if index == 0 { page.line(&name, line) } else { page.more(line) }
+            }
         }
     }
     page.blank();
@@ -83,12 +80,8 @@ fn describe_stage(stage: &EarlierStage, program: &Program, pace: &Pace) -> Strin
     let b = &stage.batch;
     let tokens = count((b.sequences * b.length) as u64);
     let windows = stage.model.as_ref().map_or_else(String::new, |model| {
-        let of = |model: &ModelSpec| -> Vec<u32> {
-            let options = &model.options;
-            options.window.into_iter().chain(options.pattern.iter().filter_map(|layer| layer.window)).collect()
-        };
         // In the order of the model's own windows.
-        let windows: BTreeMap<u32, u32> = of(&program.model).into_iter().zip(of(model)).collect();
+        let windows = plot::stage_windows(&program.model, model);
         let windows: Vec<String> = windows.into_values().map(|window| count(window.into())).collect();
         format!(", windows of {}", windows.join(", "))
     });
