@@ -29,7 +29,7 @@ use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::{ModelSpec, ParamInit, ParamRole, ParamSpec, parameters};
 use runner_spec::optimizer::{AdamW, Muon, MuonScale, Optimizer, Sgd};
 use runner_spec::plan::RankPlan;
-use runner_spec::schedule::{CosineDecay, CosineRepeat, Decay, LrSchedule, StepDecay};
+use runner_spec::schedule::{CosineDecay, CosineRepeat, Decay, LrSchedule, ScheduleLength, StepDecay};
 
 /// A fixture: tensors, and the JSON in its metadata.
 struct Fixture {
@@ -92,7 +92,7 @@ fn compare_rates(what: &str, schedule: &LrSchedule, steps: impl Iterator<Item = 
 fn learning_rates_are_pytorchs_at_every_step() {
     let fixture = Fixture::read(include_bytes!("../golden/schedules.safetensors"));
     let repeated = |last, steps, repeat, period_factor| {
-        Decay::Cosine(CosineDecay { share: last, steps: Some(steps), repeat, period_factor })
+        Decay::Cosine(CosineDecay { last, steps: Some(steps), repeat, period_factor, ..CosineDecay::default() })
     };
     let cosine = |last, steps| repeated(last, steps, CosineRepeat::Never, 1);
     for (name, schedule) in [
@@ -100,7 +100,14 @@ fn learning_rates_are_pytorchs_at_every_step() {
         ("alpaca", curve(3e-5, (0, None), repeated(0.01, 1000, CosineRepeat::Mirror, 1))),
         ("restarts", curve(1e-3, (100, Some(0.2)), repeated(0.05, 200, CosineRepeat::Restart, 2))),
         ("equal_restarts", curve(2e-3, (0, None), repeated(0.0, 70, CosineRepeat::Restart, 1))),
-        ("tutorial", curve(5.0, (0, None), Decay::Step(StepDecay { every: Some(7), epochs: None, gamma: 0.95 }))),
+        (
+            "tutorial",
+            curve(
+                5.0,
+                (0, None),
+                Decay::Step(StepDecay { every: Some(ScheduleLength::Steps(7)), epochs: None, gamma: 0.95 }),
+            ),
+        ),
     ] {
         compare_rates(name, &schedule, 0.., &fixture.values(name));
     }

@@ -81,7 +81,15 @@ impl Checker<'_> {
             {
                 Some(json!({}))
             }
-            Shape::Variants(of) => self.check_variants(node, key, &variants(of), path),
+            Shape::Variants(of) => match (slot.number, &node.value) {
+                (Some(choice), Yaml::Scalar { text, .. })
+                    if scalar::number(text).is_some_and(|number| number.integer.is_some()) =>
+                {
+                    let (_, number) = variants(of).into_iter().find(|(name, _)| *name == choice)?;
+                    self.check_node(node, key, number, path).map(|value| json!({ choice: value }))
+                }
+                _ => self.check_variants(node, key, &variants(of), slot.number, path),
+            },
             Shape::Words(words) => self.check_word(node, key, &texts(words), path),
             Shape::List { items, min, max } => self.check_list(node, key, parse_slot(items), (min, max), path),
             Shape::ItemOrList { item, list } => {
@@ -194,10 +202,15 @@ impl Checker<'_> {
         node: &Node,
         key: Place,
         of: &[(&'static str, KeyShape)],
+        number: Option<&str>,
         path: &str,
     ) -> Option<Value> {
         let names: Vec<&str> = of.iter().map(|(name, _)| *name).collect();
         let choose = format!("choose one of {}", list(&names, "and"));
+        let wanted = match number {
+            Some(name) => format!("a whole number of {name} or a choice written as a mapping"),
+            None => "a choice written as a mapping".to_owned(),
+        };
         let entries = match &node.value {
             Yaml::Map(entries) => entries,
             Yaml::Scalar { text, .. } => {
@@ -210,9 +223,9 @@ impl Checker<'_> {
                     Some((name, slot)) => format!("write `{last}: {{{name}: {}}}`", example(*slot)),
                     None => choose,
                 };
-                return self.mismatch(node, key, "a choice written as a mapping", path, &help);
+                return self.mismatch(node, key, &wanted, path, &help);
             }
-            Yaml::Seq(_) => return self.mismatch(node, key, "a choice written as a mapping", path, &choose),
+            Yaml::Seq(_) => return self.mismatch(node, key, &wanted, path, &choose),
         };
         let (first, second) = match &entries[..] {
             [] => return self.error(key, path, format!("`{path}` is empty"), choose),
@@ -277,6 +290,9 @@ impl Checker<'_> {
         let text = match &node.value {
             Yaml::Seq(_) => return self.check_node(node, key, other, path),
             Yaml::Scalar { text, .. } => Some(text),
+            Yaml::Map(_) if matches!(other.shape, Shape::Variants(_)) => {
+                return self.check_node(node, key, other, path);
+            }
             Yaml::Map(_) => None,
         };
         if text.is_some_and(|text| words.contains(&&**text) || nearest(text, words.iter().copied()).is_some()) {

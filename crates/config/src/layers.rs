@@ -245,6 +245,9 @@ fn value_at<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
 
 /// Takes out of `lower` what a different choice in `higher` replaces.
 pub(crate) fn prune(lower: &mut Value, higher: &Value, slot: KeyShape) {
+    if let Shape::WordOr { other, .. } = slot.shape {
+        return prune(lower, higher, parse_slot(other));
+    }
     let (Value::Object(low), Value::Object(high)) = (lower, higher) else { return };
     match slot.shape {
         Shape::Keys(keys) => {

@@ -109,7 +109,7 @@ mod tests {
             (
                 "schedule.decay={step: {gamma: 0.5, every: 3}}",
                 "schedule.decay.step.epochs=1",
-                "schedule.decay.step.every",
+                "schedule.decay.step.every.steps",
             ),
             ("schedule.decay={constant: {}}", "schedule.decay={cosine: {}}", "schedule.decay.constant"),
             ("data.validation=null", "data.validation.fraction=0.2", "data.validation"),

@@ -61,6 +61,8 @@ pub struct KeyShape {
     pub nullable: bool,
     /// True if an empty mapping stands for the default choice. Mappings with named keys need no mark: each key has its default.
     pub has_default: bool,
+    /// The choice that a number alone stands for.
+    pub number: Option<&'static str>,
     /// The description that an editor shows.
     pub description: &'static str,
 }
@@ -123,11 +125,12 @@ fn parse_without_description(schema: &'static Value) -> KeyShape {
         (_, _, Some("object")) => Shape::Keys(Keys(schema)),
         _ => Shape::Text,
     };
-    KeyShape { nullable, ..plain(shape) }
+    let number = schema["x-short"].as_str().filter(|_| matches!(shape, Shape::Variants(_)));
+    KeyShape { nullable, number, ..plain(shape) }
 }
 
 fn plain(shape: Shape) -> KeyShape {
-    KeyShape { shape, nullable: false, has_default: false, description: "" }
+    KeyShape { shape, nullable: false, has_default: false, number: None, description: "" }
 }
 
 impl Keys {

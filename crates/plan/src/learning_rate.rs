@@ -6,7 +6,7 @@ use crate::error::{PlanError, Result, refuse};
 use runner_spec::experiment::{Experiment, ScheduleLength, TrainLength};
 use runner_spec::format::{count, counted};
 use runner_spec::plan::{Pace, first_step};
-use runner_spec::schedule::{Decay, DecayLength, LrSchedule, ScheduleStart};
+use runner_spec::schedule::{Decay, DecayLength, LrSchedule, ScheduleStart, StepDecay};
 
 /// Turns lengths of a run of `steps` steps into steps.
 #[derive(Debug, Clone, Copy)]
@@ -61,7 +61,11 @@ pub(crate) fn lr_schedule(
     let StepClock { steps, pace } = clock;
     let warmup = experiment.schedule.warmup;
     let length = warmup.length();
-    let first = if let ScheduleStart::Step(start) = experiment.schedule.start { start } else { 0 };
+    let in_steps = |length: ScheduleLength| Some(clock.steps_from(0, length));
+    let first = match experiment.schedule.start {
+        ScheduleStart::At(start) => clock.steps_from(0, start),
+        ScheduleStart::Fork => 0,
+    };
     let warmup_steps = length.map_or(0, |length| clock.steps_from(first, length));
     if warmup_steps > steps {
         let from = match experiment.train.length() {
@@ -82,10 +86,9 @@ pub(crate) fn lr_schedule(
         }
     }
     let wrong = |(message, help): (String, String)| PlanError::value("schedule.start", format!("{message}: {help}"));
-    let start = experiment.schedule.start_step(Some(steps), warmup_steps).map_err(wrong)?;
+    let start = experiment.schedule.start_step(Some(steps), warmup_steps, in_steps).map_err(wrong)?.unwrap_or(first);
     let decay_start = start.saturating_add(warmup_steps);
     let after_warmup = steps - decay_start;
-    let in_steps = |length: ScheduleLength| Some(clock.steps_from(0, length));
     let misplaced = |(key, message): (String, String)| PlanError::value(key, message);
     let cooldown = experiment.schedule.cooldown.clone().unwrap_or_default();
     let rest = cooldown.length().map_or(after_warmup, |length| clock.steps_to_end(length));
@@ -94,16 +97,47 @@ pub(crate) fn lr_schedule(
     }
     let mut later_decays = cooldown.decay_starts(rest, decay_start, steps, in_steps).map_err(misplaced)?;
     let hold_steps = later_decays.remove(0) - decay_start;
-    let lengths = [(length, start, warmup_steps), (cooldown.length(), decay_start + hold_steps, rest)];
-    note_tokens(experiment, clock, lengths, &cooldown.at, notes)?;
     let decay = experiment.schedule.decay.clone().placed(decay_start, steps, in_steps).map_err(misplaced)?;
     if let Decay::InverseSqrt(inverse_sqrt) = decay
-        && let Some((message, help)) = inverse_sqrt.mistake(warmup_steps)
+        && let Some((message, help)) =
+            inverse_sqrt.mistake(warmup_steps, |length| Some(clock.steps_from(start, length)))
     {
         refuse!("schedule.decay.inverse_sqrt", "{message}: {help}");
     }
+    let given = decay.length();
+    let decay_first = if matches!(decay, Decay::InverseSqrt(_)) { start } else { decay_start };
+    let given_steps = given.as_ref().map(|given| clock.steps_from(decay_first, given.length));
+    let start_length = if let ScheduleStart::At(length) = experiment.schedule.start { Some(length) } else { None };
+    let every = if matches!(decay, Decay::Step(_)) { ".every" } else { "" };
+    let mut parts = vec![
+        ("schedule.start".to_owned(), start_length, 0, start),
+        ("schedule.warmup".to_owned(), length, start, warmup_steps),
+        (
+            format!("schedule.decay.{}{every}", decay.name()),
+            given.map(|given| given.length),
+            decay_first,
+            given_steps.unwrap_or(0),
+        ),
+        ("schedule.cooldown".to_owned(), cooldown.length(), decay_start + hold_steps, rest),
+    ];
+    let from_start = |key, point| (key, Some(point), 0, clock.steps_from(0, point));
+    let at = cooldown.at.iter().enumerate();
+    parts.extend(at.map(|(index, point)| from_start(format!("schedule.cooldown.at.{index}"), *point)));
+    if let Decay::Piecewise(points) = &experiment.schedule.decay {
+        let key = |index| format!("schedule.decay.piecewise.{index}.at");
+        parts.extend(points.iter().enumerate().map(|(index, point)| from_start(key(index), point.at)));
+    }
+    note_tokens(experiment, pace, parts, notes)?;
+    if let Decay::Step(StepDecay { every: Some(ScheduleLength::Tokens(_)), .. }) = decay
+        && !pace.earlier_stages.is_empty()
+    {
+        refuse!(
+            "schedule.decay.step.every",
+            "it cannot count tokens with stages, whose steps differ in tokens; give it in steps"
+        );
+    }
+    let decay = decay.planned(given_steps, rest, warmup_steps, epoch_rows, experiment.batch.sequences as u64);
     let hold_steps = hold_steps.max(decay.hold_steps(warmup_steps));
-    let decay = decay.planned(rest, warmup_steps, epoch_rows, experiment.batch.sequences as u64);
     if let Some(position) = experiment.data.position.filter(|position| decay_start < position.step)
         && matches!(decay, Decay::Rows(_))
     {
@@ -122,42 +156,30 @@ pub(crate) fn lr_schedule(
     Ok(LrSchedule { peak, start, warmup_steps, warmup_from: warmup.from, hold_steps, later_decays, decay })
 }
 
-/// Notes the steps of lengths in tokens: of warmup and cooldown, each with its first step and its steps, of the cooldown's points `at`, and of
-/// points of the decay.
+/// Notes the steps of those `parts` of the schedule whose lengths are given in tokens. A part has its key, its length as the file gives it, the
+/// step from which it counts, and its steps.
 ///
 /// # Errors
 /// If a length counts tokens from before a fork that changed the batch or the data.
 fn note_tokens(
     experiment: &Experiment,
-    clock: StepClock<'_>,
-    [warmup, cooldown]: [(Option<ScheduleLength>, u64, u64); 2],
-    at: &[ScheduleLength],
+    pace: &Pace,
+    parts: Vec<(String, Option<ScheduleLength>, u64, u64)>,
     notes: &mut Vec<String>,
 ) -> Result<()> {
-    let mut parts = vec![
-        ("schedule.warmup.tokens".to_owned(), warmup.0, warmup.1, warmup.2),
-        ("schedule.cooldown.tokens".to_owned(), cooldown.0, cooldown.1, cooldown.2),
-    ];
-    let from_start = |key, point| (key, Some(point), 0, clock.steps_from(0, point));
-    let at = at.iter().enumerate();
-    parts.extend(at.map(|(index, point)| from_start(format!("schedule.cooldown.at.{index}.tokens"), *point)));
-    if let Decay::Piecewise(points) = &experiment.schedule.decay {
-        let key = |index| format!("schedule.decay.piecewise.{index}.at.tokens");
-        parts.extend(points.iter().enumerate().map(|(index, point)| from_start(key(index), point.at)));
-    }
-    for (key, length, first, in_steps) in parts {
+    for (section, length, first, in_steps) in parts {
         let Some(ScheduleLength::Tokens(tokens)) = length else { continue };
+        let key = format!("{section}.tokens");
         // Steps before this one may have had a different number of tokens.
         if let Some(position) = experiment.data.position.filter(|position| first < position.step) {
             refuse!(
-                key.clone(),
-                "it counts tokens from step {first}, but this fork changed the batch or the data at step {}; use `{}`",
-                position.step,
-                key.replace("tokens", "steps")
+                key,
+                "it counts tokens from step {first}, but this fork changed the batch or the data at step {}; use `{section}.steps`",
+                position.step
             );
         }
-        let (exact, rounded) = (tokens as f64 / clock.pace.tokens_per_step.max(1) as f64, counted(in_steps, "step"));
-        notes.push(match clock.pace.earlier_stages.as_slice() {
+        let (exact, rounded) = (tokens as f64 / pace.tokens_per_step.max(1) as f64, counted(in_steps, "step"));
+        notes.push(match pace.earlier_stages.as_slice() {
             [] => format!("{key}: {} tokens are {exact:.2} steps, rounded to {rounded}", count(tokens)),
             _ => format!("{key}: {} tokens are about {rounded}", count(tokens)),
         });
@@ -202,12 +224,16 @@ fn describe_zero_rates(schedule: &LrSchedule, zero: &Range<u64>, inherited: u64)
 /// A warning that the decay of a run of `steps` steps ends after the run.
 pub(crate) fn describe_unfinished_decay(decay: &Decay, schedule: &LrSchedule, steps: u64) -> Option<String> {
     let rest = steps.saturating_sub(schedule.decay_start());
-    let DecayLength { key, steps: length, advice } = decay.length()?;
+    let DecayLength { key, advice, .. } = decay.length()?;
+    let length = match &schedule.decay {
+        Decay::InverseSqrt(_) => return None,
+        planned => planned.length()?.length.known_steps(None)?,
+    };
     (length > rest).then(|| {
-        let (length, rest, total) = (count(length), count(rest), count(steps));
+        let (length, rest, total) = (counted(length, "step"), count(rest), count(steps));
         format!(
             "{key} is {length}, but only {rest} of the run's {total} steps follow its warmup, so the run ends before \
-             the decay does; use at most {rest}, or {advice}"
+             the decay does; use at most {rest} steps, or {advice}"
         )
     })
 }

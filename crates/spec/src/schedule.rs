@@ -13,7 +13,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use crate::format::count;
-use crate::serde_defaults::is_default;
+use crate::serde_defaults::{is_default, or_steps};
 
 pub use cooldown::Cooldown;
 pub use cosine::CosineDecay;
@@ -28,7 +28,8 @@ pub use step::{RowDecay, StepDecay};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Schedule {
-    /// The step after which the warmup starts; steps before it have the peak learning rate. `fork`: the step at which `runner fork` starts.
+    /// The point of the run after which the warmup starts; steps before it have the peak learning rate. `fork`: the step at which
+    /// `runner fork` starts.
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(!skip_serializing_if, schema_with = "schedule_start_schema")]
     pub start: ScheduleStart,
@@ -45,18 +46,57 @@ pub struct Schedule {
 
 /// The length of a part of the schedule, greater than 0.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema, strum::IntoStaticStr)]
-#[serde(rename_all = "lowercase", deny_unknown_fields)]
+#[serde(from = "WrittenLength", into = "WrittenLength")]
 #[strum(serialize_all = "lowercase")]
 pub enum ScheduleLength {
+    Steps(u64),
+    Tokens(u64),
+    Share(f64),
+}
+
+/// A length as files give it. A number alone is `steps`.
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+#[schemars(rename = "Length", extend("x-short" = "steps"), transform = or_steps)]
+enum WrittenLength {
     /// Optimizer steps.
     Steps(#[schemars(range(min = 1, max = 1_000_000_000_000u64))] u64),
     /// Tokens, counted as in `train.tokens`. They are rounded to the nearest number of whole steps, at least 1.
     Tokens(#[schemars(range(min = 1, max = 1_000_000_000_000_000_000u64))] u64),
     /// The fraction of the run's steps, rounded to the nearest whole number, at least 1.
     Share(#[schemars(range(max = 1), extend("exclusiveMinimum" = 0))] f64),
+    #[serde(untagged)]
+    #[schemars(skip)]
+    Number(u64),
+}
+
+impl From<WrittenLength> for ScheduleLength {
+    fn from(written: WrittenLength) -> Self {
+        match written {
+            WrittenLength::Steps(steps) | WrittenLength::Number(steps) => Self::Steps(steps),
+            WrittenLength::Tokens(tokens) => Self::Tokens(tokens),
+            WrittenLength::Share(share) => Self::Share(share),
+        }
+    }
+}
+
+impl From<ScheduleLength> for WrittenLength {
+    fn from(length: ScheduleLength) -> Self {
+        match length {
+            ScheduleLength::Steps(steps) => Self::Number(steps),
+            ScheduleLength::Tokens(tokens) => Self::Tokens(tokens),
+            ScheduleLength::Share(share) => Self::Share(share),
+        }
+    }
 }
 
 impl ScheduleLength {
+    /// The length that is given by at most one of the keys `steps`, `tokens` and `share` of a section.
+    pub(crate) fn given(steps: Option<u64>, tokens: Option<u64>, share: Option<f64>) -> Option<Self> {
+        let tokens = tokens.map(Self::Tokens);
+        steps.map(Self::Steps).or(tokens).or(share.map(Self::Share))
+    }
+
     /// The number of steps, in a run of `run_steps` steps of `step_tokens` tokens each.
     #[must_use]
     pub fn steps(self, run_steps: u64, step_tokens: u64) -> u64 {
@@ -99,13 +139,18 @@ pub fn misplaced_step(at: &[u64], mut least: u64, end: u64, gap: u64) -> Option<
 }
 
 impl Schedule {
-    /// The step at which the schedule starts, in a run of `steps` steps with `warmup` steps of warmup. `None` stands for a run of unknown
-    /// length.
+    /// The step at which the schedule starts, in a run of `steps` steps with `warmup` steps of warmup; `None` if `in_steps` does not know it.
+    /// `steps` is `None` for a run of unknown length.
     ///
     /// # Errors
     /// What is wrong and what to do, if it starts at a fork and the run is not one, or the run ends before the warmup does.
-    pub fn start_step(&self, steps: Option<u64>, warmup: u64) -> Result<u64, (String, String)> {
-        let ScheduleStart::Step(start) = self.start else {
+    pub fn start_step(
+        &self,
+        steps: Option<u64>,
+        warmup: u64,
+        in_steps: impl Fn(ScheduleLength) -> Option<u64>,
+    ) -> Result<Option<u64>, (String, String)> {
+        let ScheduleStart::At(start) = self.start else {
             return Err((
                 "`schedule.start: fork` stands for the step at which a fork starts, but this run is not a fork"
                     .to_owned(),
@@ -113,6 +158,7 @@ impl Schedule {
                     .to_owned(),
             ));
         };
+        let Some(start) = in_steps(start) else { return Ok(None) };
         let decay_start = start.saturating_add(warmup);
         match steps.filter(|steps| start > 0 && decay_start > *steps) {
             Some(steps) => Err((
@@ -121,31 +167,35 @@ impl Schedule {
                 ),
                 format!("make the run at least {decay_start} steps long, or start earlier"),
             )),
-            None => Ok(start),
+            None => Ok(Some(start)),
         }
     }
 }
 
-/// The step after which a schedule begins: a number, or the word `fork`, which becomes a number when the fork's settings are resolved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// The point of the run after which a schedule begins, or the word `fork`, which becomes a step when the fork's settings are resolved.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ScheduleStart {
     Fork,
     #[serde(untagged)]
-    Step(u64),
+    At(ScheduleLength),
 }
 
 impl Default for ScheduleStart {
     fn default() -> Self {
-        Self::Step(0)
+        Self::At(ScheduleLength::Steps(0))
     }
 }
 
-fn schedule_start_schema(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({"anyOf": [
-        {"type": "string", "enum": ["fork"]},
-        {"type": "integer", "format": "uint64", "minimum": 0, "maximum": 1_000_000_000_000_u64}
-    ]})
+fn schedule_start_schema(generator: &mut SchemaGenerator) -> Schema {
+    let mut length = WrittenLength::json_schema(generator);
+    // A schedule starts at step 0 by default.
+    for bounds in ["/anyOf/0", "/anyOf/1/oneOf/0/properties/steps"] {
+        if let Some(bounds) = length.pointer_mut(bounds) {
+            bounds["minimum"] = 0.into();
+        }
+    }
+    json_schema!({"anyOf": [{"type": "string", "enum": ["fork"]}, length]})
 }
 
 /// lr·(step+1)/steps; with `from`, linear from from·lr at step 0 to lr at step `steps`. Its length is one of `steps`, `tokens` and `share`.
@@ -181,8 +231,8 @@ impl Warmup {
     /// Its length; `None` for no warmup.
     #[must_use]
     pub fn length(self) -> Option<ScheduleLength> {
-        let steps = self.steps.filter(|steps| *steps > 0).map(ScheduleLength::Steps);
-        let tokens = || self.tokens.filter(|tokens| *tokens > 0).map(ScheduleLength::Tokens);
-        steps.or_else(tokens).or_else(|| self.share.filter(|share| *share > 0.0).map(ScheduleLength::Share))
+        let Self { steps, tokens, share, from: _ } = self;
+        let is_positive = |count: &u64| *count > 0;
+        ScheduleLength::given(steps.filter(is_positive), tokens.filter(is_positive), share.filter(|share| *share > 0.0))
     }
 }

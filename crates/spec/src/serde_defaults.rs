@@ -35,9 +35,25 @@ pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 
 /// Makes `schema`, a mapping, accept a text too, which stands for its key `x-short`.
 pub(crate) fn or_text(schema: &mut Schema) {
+    or_value(schema, &json_schema!({"type": "string"}));
+}
+
+/// Makes `schema`, an enum whose last variant is untagged and skipped, a choice of mappings or a number of steps, which stands for the choice
+/// `x-short`.
+pub(crate) fn or_steps(schema: &mut Schema) {
+    if let Some(choices) = schema.remove("anyOf") {
+        schema.insert("oneOf".to_owned(), choices);
+    }
+    or_value(
+        schema,
+        &json_schema!({"type": "integer", "format": "uint64", "minimum": 1, "maximum": 1_000_000_000_000_u64}),
+    );
+}
+
+fn or_value(schema: &mut Schema, value: &Schema) {
     let description = schema.remove("description");
     let mapping = std::mem::take(schema);
-    *schema = json_schema!({"anyOf": [{"type": "string"}, mapping]});
+    *schema = json_schema!({"anyOf": [value, mapping]});
     if let Some(description) = description {
         schema.insert("description".to_owned(), description);
     }

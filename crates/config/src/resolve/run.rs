@@ -61,15 +61,18 @@ impl Resolver<'_> {
     /// steps of unknown length.
     pub(crate) fn schedule(&mut self, mut schedule: Schedule, train: Option<&Train>) -> Schedule {
         if let (ScheduleStart::Fork, Some(step)) = (schedule.start, self.options.fork_step) {
-            schedule.start = ScheduleStart::Step(step);
+            schedule.start = ScheduleStart::At(ScheduleLength::Steps(step));
         }
         if schedule.warmup.tokens.is_none() && schedule.warmup.share.is_none() {
             schedule.warmup.steps.get_or_insert(0);
         }
         let (length, steps) = (schedule.warmup.length(), train.and_then(|t| t.steps));
-        // The plan checks a warmup in tokens.
-        let warmup = length.and_then(|length| length.known_steps(steps)).unwrap_or(0);
-        if let Err((message, help)) = schedule.start_step(steps, warmup) {
+        // The plan checks lengths in tokens.
+        let in_steps = |length: ScheduleLength| length.known_steps(steps);
+        let known_warmup = length.map_or(Some(0), in_steps);
+        let warmup = known_warmup.unwrap_or(0);
+        let start = schedule.start_step(steps, warmup, in_steps);
+        if let Err((message, help)) = &start {
             let warmup_key = format!("schedule.warmup.{}", length.map_or("steps", ScheduleLength::key));
             self.error(&["schedule.start", &warmup_key, "train.steps"], message, help);
         } else if let Some(steps) = steps.filter(|steps| warmup > *steps) {
@@ -81,32 +84,36 @@ impl Resolver<'_> {
             );
         }
         self.key_mistakes(schedule.decay.mistakes());
-        let known_warmup = length.map_or(Some(0), |length| length.known_steps(steps));
         if let (Decay::InverseSqrt(decay), Some(warmup)) = (&schedule.decay, known_warmup)
-            && let Some((message, help)) = decay.mistake(warmup)
+            && let Some((message, help)) = decay.mistake(warmup, in_steps)
         {
-            let keys = ["schedule.decay.inverse_sqrt.steps", "schedule.decay.inverse_sqrt", "schedule.warmup"];
-            self.error(&keys, message, help);
+            let given = schedule.decay.length().map(|given| given.key);
+            let keys = [given.as_deref(), Some("schedule.decay.inverse_sqrt"), Some("schedule.warmup")];
+            self.error(&keys.into_iter().flatten().collect::<Vec<_>>(), message, help);
         }
-        if let (ScheduleStart::Step(start), Some(warmup)) = (schedule.start, known_warmup)
-            && let Err((key, message)) =
-                schedule
-                    .decay
-                    .clone()
-                    .placed(start.saturating_add(warmup), steps.unwrap_or(u64::MAX), |length| length.known_steps(steps))
+        let decay_start = start.ok().flatten().zip(known_warmup).map(|(start, warmup)| start.saturating_add(warmup));
+        if let Some(decay_start) = decay_start
+            && let Err((key, message)) = schedule.decay.clone().placed(decay_start, steps.unwrap_or(u64::MAX), in_steps)
         {
             let help = "give the points in their order, after the warmup and within the run; they count from the start of the run";
             self.error(&[&key], format!("`{key}` {message}"), help);
         }
         if let Some(cooldown) = &schedule.cooldown {
-            self.cooldown(cooldown, &schedule, steps, known_warmup);
+            self.cooldown(cooldown, &schedule, steps, known_warmup, decay_start);
         }
         schedule
     }
 
     /// Reports a cooldown without a length or without a decay that it can be the length of, one that is longer than the run after its warmup, and
     /// decays that overlap.
-    fn cooldown(&mut self, cooldown: &Cooldown, schedule: &Schedule, steps: Option<u64>, warmup: Option<u64>) {
+    fn cooldown(
+        &mut self,
+        cooldown: &Cooldown,
+        schedule: &Schedule,
+        steps: Option<u64>,
+        warmup: Option<u64>,
+        decay_start: Option<u64>,
+    ) {
         let Some(cooldown_length) = cooldown.length() else {
             let message = "`schedule.cooldown` needs `steps`, `tokens` or `share`, the length of the decay";
             return self.error(&["schedule.cooldown"], message, "write `cooldown: {share: 0.2}`");
@@ -137,9 +144,9 @@ impl Resolver<'_> {
                 ),
                 "make the cooldown or the warmup shorter, or the run longer",
             );
-        } else if let (ScheduleStart::Step(start), Some(warmup)) = (schedule.start, warmup)
-            && let Err((key, message)) = cooldown
-                .decay_starts(length, start.saturating_add(warmup), steps, |point| point.known_steps(Some(steps)))
+        } else if let Some(decay_start) = decay_start
+            && let Err((key, message)) =
+                cooldown.decay_starts(length, decay_start, steps, |point| point.known_steps(Some(steps)))
         {
             let help = format!(
                 "decays of {} must not overlap; the first starts after the warmup, and the last ends with the run",

@@ -151,7 +151,7 @@ fn every_key_is_read() {
     let e = experiment(FULL, &[]);
     assert_eq!(e.model.family, Family::Llama);
     assert_eq!((e.model.vocab_size, e.model.pad_vocab_to, e.model.kv_heads), (Some(50304), Some(64), 3));
-    assert_eq!(e.schedule.decay, Decay::Cosine(CosineDecay { share: 0.1, steps: Some(40), ..CosineDecay::default() }));
+    assert_eq!(e.schedule.decay, Decay::Cosine(CosineDecay { last: 0.1, steps: Some(40), ..CosineDecay::default() }));
     assert_eq!((e.schedule.warmup.steps, e.schedule.warmup.from), (Some(10), Some(0.1)));
     let samples = e.eval.samples.unwrap();
     assert_eq!(samples.prompts, ["Hello, I'm a language model,", "null", "5_000", "a\n\tb"]);
@@ -416,7 +416,7 @@ fn the_reference_names_every_key_and_preset_and_its_examples_load() {
 }
 
 /// Sections that `{}` does not stand for, and why.
-const NOT_EMPTY: [(&str, &str); 10] = [
+const NOT_EMPTY: [(&str, &str); 11] = [
     ("batch.warmup.until", "is empty"),
     ("data.train", "is empty"),
     // Its default depends on the training source.
@@ -426,6 +426,7 @@ const NOT_EMPTY: [(&str, &str); 10] = [
     ("model.init", "is empty"),
     ("model.rope_scaling.none", "is not a key of the family `gpt2`"),
     ("schedule.cooldown", "needs `steps`"),
+    ("schedule.decay.step.every", "is empty"),
     ("schedule.decay.inverse_sqrt", "needs a warmup"),
     ("eval.hellaswag", "names no items"),
     // It does not fit the texts of this experiment.

@@ -35,31 +35,35 @@ const FILES: [&str; 16] = [
      schedule: {warmup: {tokens: 8192}, decay: {linear: {}}, cooldown: {tokens: 8192}}\neval: {EVAL}\n\
      log: {mlflow: {uri: 'http://localhost:5000'}}",
     "model: {preset: llama-micro}\ndata: {DATA, tokenizer: {chars: {}}, layout: {columns: {}}}\ntrain: {epochs: 2}\n\
-     schedule: {warmup: {share: 0.1}, decay: {inverse_sqrt: {}}}\neval: {EVAL}",
+     schedule: {warmup: {share: 0.1}, decay: {inverse_sqrt: {tokens: 9000}}}\neval: {EVAL}",
     "model: {preset: gpt2-nano, init: {pytorch: {}}}\ndata: {DATA, tokenizer: {words: {special_tokens: ['<bos>', '<eos>', '<pad>']}}, \
-     layout: {padded: {bos: '<bos>', eos: '<eos>', pad: '<pad>'}}}\ntrain: {tokens: 1000000}\neval: {EVAL, loss: {batches: 2}}",
+     layout: {padded: {bos: '<bos>', eos: '<eos>', pad: '<pad>'}}}\ntrain: {tokens: 1000000}\neval: {EVAL, loss: {batches: 2}}\n\
+     schedule: {start: {tokens: 9000}, decay: {linear: {tokens: 9000}}}",
     "model: {preset: gpt2-nano}\ndata: {DATA, tokenizer: {bpe: {vocab_size: 300}}}\noptimizer: {sgd: {lr: 0.1}}\n\
-     batch: {warmup: {from: 4, increment: 2, until: {tokens: 10000}}}\ntrain: {flops: 1e15}\neval: {EVAL}",
+     batch: {warmup: {from: 4, increment: 2, until: {tokens: 10000}}}\ntrain: {flops: 1e15}\neval: {EVAL}\n\
+     schedule: {start: {share: 0.1}, decay: {linear: {share: 0.5}}}",
     "model: {preset: gpt2-nano}\ndata: {DATA, tokenizer: {gpt2: {vocab: v.json, merges: m.txt}}}\n\
      schedule: {decay: {cosine: {}}, cooldown: {steps: 20, at: [{share: 0.5}, {tokens: 1000000}]}}\ntrain: {tokens_per_parameter: 20}\neval: {EVAL, hellaswag: {file: h.jsonl}}",
     "model: {preset: gpt2-nano}\ndata: {DATA, tokenizer: {file: t.json}}\nschedule: {decay: {sqrt: {}}, cooldown: {share: 0.2}}\neval: {EVAL, samples: {prompts: [a]}, tasks: {quiz: {file: q.jsonl, context: '{{ q }}', choices: [c], answer: a, labels: [A, B]}}}",
-    "model: {preset: gpt2-nano}\ndata: {DATA, tokenizer: {hub: gpt2}}\nschedule: {decay: {step: {every: 10, gamma: 0.5}}}\n\
+    "model: {preset: gpt2-nano}\ndata: {DATA, tokenizer: {hub: gpt2}}\nschedule: {decay: {step: {every: {share: 0.1}, gamma: 0.5}}}\n\
      optimizer: {lion: {}}\nbatch: {warmup: {from: 4, until: {share: 0.5}}}\neval: {EVAL, hellaswag: {hub: a/h}}",
     "seed: {data: 1, init: 2, dropout: 3}\nmodel: {preset: gpt2-nano}\ndata: {DATA}\n\
      schedule: {decay: {step: {epochs: 1, gamma: 0.5}}}\neval: {EVAL}",
-    "model: {preset: gpt2-nano, init: {from: weights}}\ndata: {DATA}\neval: {EVAL}",
-    "model: {preset: gpt2-nano, vocab_size: 50257}\ndata: {DATA, tokenizer: {hub: gpt2}}\neval: {EVAL}",
+    "model: {preset: gpt2-nano, init: {from: weights}}\ndata: {DATA}\neval: {EVAL}\nschedule: {decay: {cosine: {tokens: 9000}}}",
+    "model: {preset: gpt2-nano, vocab_size: 50257}\ndata: {DATA, tokenizer: {hub: gpt2}}\neval: {EVAL}\n\
+     schedule: {decay: {cosine: {share: 0.5}}}",
     "model: {preset: gpt2-mini, values: {first: {embedding: {}}, gate: {gate: {channels: 2}}}, sums: {embedding: ['2 * x'], \
      layer: ['x + 0.1 * first'], value: ['0.5 * v'], attended: ['gate * y'], head: ['x - first']}}\ndata: {TRAIN, validation: {fraction: 0.1}}\nparallel: {mode: pipeline, pipeline: {stages: 2}}\n\
-     eval: {EVAL, hellaswag: {builtin: stories}}",
+     eval: {EVAL, hellaswag: {builtin: stories}}\nschedule: {decay: {sqrt: {tokens: 9000}}}",
     "model: {preset: gpt2-nano}\ndata: {DATA, position: {step: 2, epoch: 0, row: 3, rows: 3, tokens: 24}}\n\
      schedule: {start: 2, decay: {piecewise: [{at: {share: 0.5}, factor: 0.5}, {at: {steps: 900}, factor: 0, shape: cosine}]}}\neval: {EVAL}",
-    "model: {preset: gpt2-nano, vocab_size: 1000}\ndata: {DATA, tokenizer: {ids: {}}}\neval: {EVAL}",
+    "model: {preset: gpt2-nano, vocab_size: 1000}\ndata: {DATA, tokenizer: {ids: {}}}\neval: {EVAL}\nschedule: {decay: {sqrt: {share: 0.5}}}",
     "model: {preset: llama-nano, rope_scaling: {yarn: {factor: 4, original_context: 16, attention_factor: 1.1}}}\ndata: {DATA}\neval: {EVAL}",
     "model: {preset: llama-nano, rope_scaling: {linear: {factor: 4}}, window: 8, tie_embeddings: false}\ndata: {DATA}\neval: {EVAL}\n\
+     schedule: {decay: {inverse_sqrt: {share: 0.5}}}\n\
      optimizer: {muon: {}}\ntrain: {transfer: {d_model: 32, layers: 1, tokens: 100000}, groups: [{match: '*', lr_scale: 0.5, weight_decay: 0}], \
      stages: [{until: {tokens: 9000}, sequences: 16, micro_batch: 4, length: 8, windows: [4]}]}",
-    "model: {preset: llama-3.2-1b}\ndata: {DATA}\neval: {EVAL}",
+    "model: {preset: llama-3.2-1b}\ndata: {DATA}\neval: {EVAL}\nschedule: {decay: {step: {every: {tokens: 9000}, gamma: 0.5}}}",
 ];
 
 /// Keys whose values are recorded under other keys.
@@ -97,8 +101,13 @@ fn object_alternatives(schema: &'static Value) -> Vec<&'static Value> {
     if let Some(name) = schema["$ref"].as_str().and_then(|reference| reference.rsplit('/').next()) {
         out.extend(object_alternatives(&schema_ref()["definitions"][name]));
     }
+    // A number alone is recorded for the choice that it stands for.
+    let is_number = |choice: &&Value| {
+        schema["x-short"].as_str().is_some_and(|short| choice["properties"][short]["type"] == "integer")
+    };
     for alternatives in ["anyOf", "oneOf", "allOf"] {
-        out.extend(schema[alternatives].as_array().into_iter().flatten().flat_map(object_alternatives));
+        let choices = schema[alternatives].as_array().into_iter().flatten().filter(|choice| !is_number(choice));
+        out.extend(choices.flat_map(object_alternatives));
     }
     if schema["properties"].is_object() {
         out.push(schema);

@@ -1,6 +1,7 @@
 //! The planner as a whole: snapshots of what users see, the hash, and the errors. Also the fixtures of the other tests.
 
 mod hash;
+mod learning_rate;
 mod published;
 mod shards;
 mod simulate;
@@ -15,9 +16,7 @@ use runner_spec::format::choice_name;
 use runner_spec::optimizer::Sgd;
 use runner_spec::plan::{PROCESS_ITEM, Plan, RankPlan};
 use runner_spec::program::{DataPosition, Device, EVAL_TOKENS_PER_FORWARD, Instruction};
-use runner_spec::schedule::{
-    CosineDecay, Decay, DecayTarget, InverseSqrtDecay, LrSchedule, PointShape, SchedulePoint, StepDecay,
-};
+use runner_spec::schedule::{Decay, StepDecay};
 
 fn fails(change: impl FnOnce(&mut e::Experiment, &mut DataFacts)) -> String {
     let (mut experiment, mut data) = (experiment(), data());
@@ -76,139 +75,17 @@ fn a_position_counts_the_rows_read_before_it() {
     let by_epochs = |start: u64| {
         let mut changed = experiment.clone();
         changed.data.position = Some(DataPosition { step: 20, ..position });
-        changed.schedule =
-            e::Schedule { start: e::ScheduleStart::Step(start), decay: drops.clone(), ..changed.schedule };
+        changed.schedule = e::Schedule {
+            start: e::ScheduleStart::At(e::ScheduleLength::Steps(start)),
+            decay: drops.clone(),
+            ..changed.schedule
+        };
         compile(&changed, &data(), &cluster()).map(|plan| plan.ranks[0].program.schedule.clone())
     };
     assert!(by_epochs(0).expect_err("the warmup ended at step 10").to_string().contains("at step 20"));
     // 1,000 rows are 125 steps of 8 after a warmup of 10 steps from step 20.
     let schedule = by_epochs(20).expect("plans");
     assert_eq!([30, 154, 155].map(|step| schedule.rate(step)), [1e-3, 1e-3, 5e-4]);
-}
-
-#[test]
-fn steps_with_a_rate_of_zero_get_a_warning() {
-    let warnings = |schedule: e::Schedule| compiled(&e::Experiment { schedule, ..experiment() }).warnings;
-    let linear = |steps| Decay::Linear(DecayTarget { share: 0.0, steps: Some(steps) });
-    let warmup = |steps, from| e::Warmup { from, ..e::Warmup::of_steps(steps) };
-    let start = e::ScheduleStart::default();
-    assert!(warnings(e::Schedule { start, warmup: warmup(10, None), decay: linear(90), cooldown: None }).is_empty());
-    insta::assert_snapshot!(warnings(e::Schedule { start, warmup: warmup(10, None), decay: linear(50), cooldown: None }).join("\n"), @"the learning rate is 0 in steps 61 to 100, which change no weights: the decay starts after step 10 and ends at step 60; set schedule.start to decay later, or end the run at step 60");
-    insta::assert_snapshot!(warnings(e::Schedule { start, warmup: warmup(10, Some(0.0)), decay: linear(89), cooldown: None }).join("\n"), @r"
-    the learning rate is 0 in step 1, which changes no weights: the warmup starts from 0; set schedule.warmup.from above 0
-    the learning rate is 0 in step 100, which changes no weights: the decay starts after step 10 and ends at step 99; set schedule.start to decay later, or end the run at step 99
-    ");
-    let start = e::ScheduleStart::Step(40);
-    assert!(warnings(e::Schedule { start, warmup: warmup(10, None), decay: linear(50), cooldown: None }).is_empty());
-}
-
-#[test]
-fn lengths_of_the_schedule_in_tokens_and_shares_become_steps() {
-    use e::ScheduleLength::{Share, Steps, Tokens};
-    let planned = |change: &dyn Fn(&mut e::Schedule)| {
-        let mut experiment = experiment();
-        change(&mut experiment.schedule);
-        compiled(&experiment)
-    };
-    let schedule = |plan: &Plan| plan.ranks[0].program.schedule.clone();
-    // 100 steps of 8 rows of 8 tokens.
-    let steps = planned(&|s| s.warmup = e::Warmup::of_steps(10));
-    let tokens = |tokens| planned(&|s| s.warmup = e::Warmup { tokens: Some(tokens), ..e::Warmup::default() });
-    let share = |share| planned(&|s| s.warmup = e::Warmup { share: Some(share), ..e::Warmup::default() });
-    for same in [tokens(640), tokens(671), share(0.1), share(0.104)] {
-        assert_eq!((schedule(&same), &same.hash), (schedule(&steps), &steps.hash));
-    }
-    let lengths = [tokens(0), tokens(1), tokens(672), share(0.0), share(1e-9), share(0.105), share(1.0)];
-    assert_eq!(lengths.map(|plan| schedule(&plan).warmup_steps), [0, 1, 11, 0, 1, 11, 100]);
-    let cooldown = |length: e::ScheduleLength| {
-        schedule(&planned(&|s| (s.warmup, s.cooldown) = (e::Warmup::default(), Some(length.into())))).hold_steps
-    };
-    assert_eq!([Steps(20), Tokens(1_280), Tokens(1_312), Share(0.2)].map(cooldown), [80, 80, 79, 80]);
-    assert_eq!(tokens(671).notes[..1], ["schedule.warmup.tokens: 671 tokens are 10.48 steps, rounded to 10 steps"]);
-    let from_tokens = |tokens| e::Warmup { tokens: Some(tokens), ..e::Warmup::default() };
-    insta::assert_snapshot!(fails(|x, _| x.schedule.warmup = from_tokens(6_464)), @"schedule.warmup.tokens: must be at most the 100 steps of the run, got 6464 tokens, which are 101 steps");
-    insta::assert_snapshot!(fails(|x, _| {
-        x.schedule.warmup = e::Warmup { share: Some(0.5), ..e::Warmup::default() };
-        x.schedule.cooldown = Some(Share(0.6).into());
-    }), @"schedule.cooldown: must be at most the 50 steps after the warmup, got 60 steps");
-    insta::assert_snapshot!(fails(|x, _| {
-        x.data.position = Some(DataPosition { step: 10, epoch: 0, row: 40, rows: 40, tokens: 320 });
-        x.schedule.warmup = from_tokens(64);
-    }), @"schedule.warmup.tokens: it counts tokens from step 0, but this fork changed the batch or the data at step 10; use `schedule.warmup.steps`");
-}
-
-#[test]
-fn an_inverse_square_root_starts_after_the_warmup() {
-    let schedule = |steps, warmup| {
-        let mut experiment = experiment();
-        (experiment.schedule.warmup, experiment.schedule.decay) =
-            (warmup, Decay::InverseSqrt(InverseSqrtDecay { steps }));
-        compile(&experiment, &data(), &cluster()).map(|plan| plan.ranks[0].program.schedule.clone())
-    };
-    // 640 tokens are 10 steps.
-    let tokens = e::Warmup { tokens: Some(640), ..e::Warmup::default() };
-    let planned = schedule(None, tokens).expect("plans");
-    assert_eq!((planned.hold_steps, &planned.decay), (0, &Decay::InverseSqrt(InverseSqrtDecay { steps: Some(10) })));
-    assert_eq!([9, 10, 40, 90].map(|step| planned.rate(step)), [1e-3, 1e-3, 5e-4, 1e-3 / 3.0]);
-    let planned = schedule(Some(25), tokens).expect("plans");
-    assert_eq!([25, 100].map(|step| planned.rate(step)), [1e-3, 5e-4]);
-    insta::assert_snapshot!(schedule(Some(9), tokens).expect_err("below the warmup"), @"schedule.decay.inverse_sqrt: `schedule.decay.inverse_sqrt.steps` must be at least the 10 steps of the warmup, got 9: delete it for the steps of the warmup");
-}
-
-#[test]
-fn decays_end_at_points_of_the_run() {
-    use e::ScheduleLength::{Share, Steps, Tokens};
-    let plan = |at: &[e::ScheduleLength]| {
-        let mut experiment = experiment();
-        experiment.schedule.decay = Decay::Linear(DecayTarget { share: 0.0, steps: None });
-        experiment.schedule.cooldown = Some(e::Cooldown { at: at.to_vec(), ..Steps(10).into() });
-        compile(&experiment, &data(), &cluster())
-    };
-    let schedule = |at: &[e::ScheduleLength]| plan(at).expect("plans").ranks[0].program.schedule.clone();
-    // 100 steps of 64 tokens, 10 of them warmup.
-    let planned = schedule(&[Steps(30), Tokens(3_200)]);
-    assert_eq!((planned.hold_steps, &planned.later_decays[..]), (10, &[40, 90][..]));
-    let rates = [19, 25, 29, 30, 40, 45, 50, 89, 95, 99].map(|step| planned.rate(step) / 1e-3);
-    let expected = [1.0, 0.5, 0.1, 1.0, 1.0, 0.5, 1.0, 1.0, 0.5, 0.1];
-    assert!(rates.iter().zip(expected).all(|(got, want)| (got - want).abs() < 1e-12), "{rates:?}");
-    assert_eq!(schedule(&[Steps(30), Share(0.5), Share(1.0)]), planned, "the end of the run may be given");
-    let json = serde_json::to_string(&planned).expect("serializes");
-    assert_eq!(serde_json::from_str::<LrSchedule>(&json).expect("loads"), planned);
-    let fails = |at: &[e::ScheduleLength]| plan(at).expect_err("decays overlap").to_string();
-    insta::assert_snapshot!(fails(&[Steps(19)]), @"schedule.cooldown.at.0: must be at least step 20, got step 19");
-    insta::assert_snapshot!(fails(&[Steps(30), Steps(39)]), @"schedule.cooldown.at.1: must be at least step 40, got step 39");
-    insta::assert_snapshot!(fails(&[Tokens(5_824)]), @"schedule.cooldown.at.0: must be at most step 90, got step 91");
-}
-
-#[test]
-fn points_of_a_schedule_count_from_the_start_of_the_run() {
-    use e::ScheduleLength::{Share, Steps, Tokens};
-    let plan = |at: [e::ScheduleLength; 2]| {
-        let mut experiment = experiment();
-        let [first, last] = at.map(|at| SchedulePoint { at, factor: 1.0, shape: PointShape::Linear });
-        experiment.schedule.decay = Decay::Piecewise(vec![first, SchedulePoint { factor: 0.0, ..last }]);
-        compile(&experiment, &data(), &cluster())
-    };
-    // 100 steps of 64 tokens, 10 of them warmup.
-    let planned = plan([Tokens(2_560), Share(1.0)]).expect("plans");
-    assert_eq!(
-        planned.notes[..1],
-        ["schedule.decay.piecewise.0.at.tokens: 2,560 tokens are 40.00 steps, rounded to 40 steps"]
-    );
-    assert_eq!(planned.hash, plan([Steps(40), Steps(100)]).expect("plans").hash);
-    let schedule = &planned.ranks[0].program.schedule;
-    assert_eq!([9, 10, 40, 70, 85].map(|step| schedule.rate(step)), [1e-3, 1e-3, 1e-3, 5e-4, 2.5e-4]);
-    let json = serde_json::to_string(schedule).expect("serializes");
-    assert_eq!(serde_json::from_str::<LrSchedule>(&json).expect("loads"), *schedule);
-    insta::assert_snapshot!(plan([Steps(9), Share(1.0)]).expect_err("in the warmup"), @"schedule.decay.piecewise.0.at: must be at least step 10, got step 9");
-    insta::assert_snapshot!(plan([Steps(40), Tokens(2_560)]).expect_err("the same step"), @"schedule.decay.piecewise.1.at: must be at least step 41, got step 40");
-}
-
-/// The schedule's open end is the rest of the run.
-#[test]
-fn decay_takes_the_rest_of_the_run() {
-    let schedule = compiled(&experiment()).ranks[0].program.schedule.clone();
-    assert_eq!(schedule.decay, Decay::Cosine(CosineDecay { share: 0.1, steps: Some(90), ..CosineDecay::default() }));
 }
 
 #[test]

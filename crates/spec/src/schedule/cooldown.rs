@@ -43,8 +43,7 @@ impl Cooldown {
     /// Its length; `None` if only points are given, which is a mistake.
     #[must_use]
     pub fn length(&self) -> Option<ScheduleLength> {
-        let tokens = || self.tokens.map(ScheduleLength::Tokens);
-        self.steps.map(ScheduleLength::Steps).or_else(tokens).or_else(|| self.share.map(ScheduleLength::Share))
+        ScheduleLength::given(self.steps, self.tokens, self.share)
     }
 
     /// The steps at which decays of `length` steps start, in a run of `end` steps whose warmup ends at step `start`. Empty if the `steps` of a

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::f64::consts::PI;
 
+use super::ScheduleLength;
 use super::fall::{CosineRepeat, Fall};
 use crate::diagnostic::KeyMistake;
 use crate::format::choice_name;
@@ -12,14 +13,23 @@ use crate::serde_defaults::{is_default, is_one};
 /// A decay along half a cosine, which may repeat.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
+#[schemars(extend("x-exclusive" = ["steps", "tokens", "share"]))]
 pub struct CosineDecay {
     /// Fraction of the peak learning rate that is reached.
     #[serde(rename = "final")]
     #[schemars(range(min = 0, max = 1))]
-    pub share: f64,
-    /// Steps from the end of the warmup. Default: the rest of the run.
+    pub last: f64,
+    /// Steps from the end of the warmup. Default: the rest of the run, unless the length is given in another way.
     #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
     pub steps: Option<u64>,
+    /// Tokens from the end of the warmup, counted as in `train.tokens`. They are rounded to the nearest number of whole steps, at least 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(!skip_serializing_if, range(min = 1, max = 1_000_000_000_000_000_000u64))]
+    pub tokens: Option<u64>,
+    /// The fraction of the run's steps that the decay takes, rounded to the nearest whole number, at least 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(!skip_serializing_if, range(max = 1), extend("exclusiveMinimum" = 0))]
+    pub share: Option<f64>,
     /// What follows: the last rate to the end (never); a rise along the same curve, a fall, and so on (mirror, as PyTorch's
     /// CosineAnnealingLR); or a jump to the peak and the next fall (restart).
     #[serde(skip_serializing_if = "is_default")]
@@ -33,7 +43,7 @@ pub struct CosineDecay {
 
 impl Default for CosineDecay {
     fn default() -> Self {
-        Self { share: 0.1, steps: None, repeat: CosineRepeat::Never, period_factor: 1 }
+        Self { last: 0.1, steps: None, tokens: None, share: None, repeat: CosineRepeat::Never, period_factor: 1 }
     }
 }
 
@@ -42,14 +52,20 @@ impl CosineDecay {
         Fall { name: "cosine", left: |progress| 0.5 * (1.0 + (PI * progress).cos()), settings: self }
     }
 
+    pub(super) fn length(self) -> Option<ScheduleLength> {
+        ScheduleLength::given(self.steps, self.tokens, self.share)
+    }
+
     pub(super) fn mistakes(&self) -> Vec<KeyMistake> {
-        let Self { steps, repeat, period_factor, .. } = self;
+        let Self { repeat, period_factor, .. } = self;
         let (name, mut mistakes) = (choice_name(repeat), Vec::new());
-        if *repeat != CosineRepeat::Never && steps.is_none() {
+        if *repeat != CosineRepeat::Never && self.length().is_none() {
             mistakes.push(KeyMistake::new(
                 ["schedule.decay.cosine.repeat"],
-                format!("`repeat: {name}` needs `schedule.decay.cosine.steps`, the length of a period"),
-                "set `steps`, or delete `repeat`",
+                format!(
+                    "`repeat: {name}` needs the length of a period, in `steps`, in `tokens` or as a `share` of the run"
+                ),
+                "set `schedule.decay.cosine.steps`, or delete `repeat`",
             ));
         }
         if *repeat != CosineRepeat::Restart && *period_factor != 1 {

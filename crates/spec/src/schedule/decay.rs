@@ -45,35 +45,44 @@ impl Default for Decay {
 /// The end of a continuous decay.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
+#[schemars(extend("x-exclusive" = ["steps", "tokens", "share"]))]
 pub struct DecayTarget {
     /// Fraction of the peak learning rate that is reached.
     #[serde(rename = "final")]
     #[schemars(range(min = 0, max = 1))]
-    pub share: f64,
-    /// Steps from the end of the warmup. Default: the rest of the run.
+    pub last: f64,
+    /// Steps from the end of the warmup. Default: the rest of the run, unless the length is given in another way.
     #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
     pub steps: Option<u64>,
+    /// Tokens from the end of the warmup, counted as in `train.tokens`. They are rounded to the nearest number of whole steps, at least 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(!skip_serializing_if, range(min = 1, max = 1_000_000_000_000_000_000u64))]
+    pub tokens: Option<u64>,
+    /// The fraction of the run's steps that the decay takes, rounded to the nearest whole number, at least 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(!skip_serializing_if, range(max = 1), extend("exclusiveMinimum" = 0))]
+    pub share: Option<f64>,
 }
 
 impl Default for DecayTarget {
     fn default() -> Self {
-        Self { share: 0.1, steps: None }
+        Self { last: 0.1, steps: None, tokens: None, share: None }
     }
 }
 
 impl DecayTarget {
     /// A decay that reaches it along the curve `left`.
     fn fall(self, name: &'static str, left: fn(f64) -> f64) -> Fall {
-        let Self { share, steps } = self;
-        Fall { name, left, settings: CosineDecay { share, steps, ..CosineDecay::default() } }
+        let Self { last, steps, tokens, share } = self;
+        Fall { name, left, settings: CosineDecay { last, steps, tokens, share, ..CosineDecay::default() } }
     }
 }
 
 /// A length that a file gives for a decay, or for a part of it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct DecayLength {
     pub key: String,
-    pub steps: u64,
+    pub length: ScheduleLength,
     /// What to do if the run is shorter.
     pub advice: &'static str,
 }
@@ -93,15 +102,6 @@ impl Decay {
     /// The steps until the decay ends, if it has an end.
     pub fn steps(&self) -> Option<u64> {
         self.fall()?.settings.steps
-    }
-
-    fn steps_mut(&mut self) -> Option<&mut Option<u64>> {
-        match self {
-            Self::Cosine(CosineDecay { steps, .. })
-            | Self::Linear(DecayTarget { steps, .. })
-            | Self::Sqrt(DecayTarget { steps, .. }) => Some(steps),
-            Self::InverseSqrt(_) | Self::Step(_) | Self::Rows(_) | Self::Piecewise(_) | Self::Constant {} => None,
-        }
     }
 
     /// The key under `schedule.decay`.
@@ -144,17 +144,19 @@ impl Decay {
         }
     }
 
-    /// The length that is given in steps.
+    /// The length that a file gives: of an inverse square root from the start of the warmup, of others from its end.
     pub fn length(&self) -> Option<DecayLength> {
-        let (key, steps, advice) = match self {
-            Self::Step(drops) => ("every", drops.every?, "use `constant: {}` for no decay"),
-            _ if self.repeats() => ("steps", self.fall()?.settings.steps?, "delete `repeat`, which has no effect"),
-            _ => ("steps", self.fall()?.settings.steps?, "delete it for the rest of the run"),
+        let (length, advice) = match self {
+            Self::Step(drops) => (drops.every?, "use `constant: {}` for no decay"),
+            Self::InverseSqrt(decay) => (decay.length()?, "delete it for the steps of the warmup"),
+            _ if self.repeats() => (self.fall()?.settings.length()?, "delete `repeat`, which has no effect"),
+            _ => (self.fall()?.settings.length()?, "delete it for the rest of the run"),
         };
-        Some(DecayLength { key: format!("schedule.decay.{}.{key}", self.name()), steps, advice })
+        let key = if matches!(self, Self::Step(_)) { "every" } else { length.key() };
+        Some(DecayLength { key: format!("schedule.decay.{}.{key}", self.name()), length, advice })
     }
 
-    /// Steps at the peak between a warmup of `warmup_steps` steps and the decay.
+    /// Steps at the peak between a warmup of `warmup_steps` steps and the decay of a plan.
     pub fn hold_steps(&self, warmup_steps: u64) -> u64 {
         match self {
             Self::InverseSqrt(decay) => decay.steps.unwrap_or(0).saturating_sub(warmup_steps),
@@ -162,24 +164,29 @@ impl Decay {
         }
     }
 
-    /// The decay with its open lengths filled in: `rest` steps of the run follow its start, the warmup has `warmup_steps` steps, an epoch
-    /// `epoch_rows` rows, and a step `sequences`.
+    /// The decay with its lengths in steps: `length`, if the file gives one, else `rest`, the steps of the run that follow its start. The warmup
+    /// has `warmup_steps` steps, an epoch `epoch_rows` rows, and a step `sequences`.
     #[must_use]
-    pub fn planned(mut self, rest: u64, warmup_steps: u64, epoch_rows: u64, sequences: u64) -> Self {
-        if let Some(steps) = self.steps_mut() {
-            steps.get_or_insert(rest);
-        }
+    pub fn planned(self, length: Option<u64>, rest: u64, warmup_steps: u64, epoch_rows: u64, sequences: u64) -> Self {
+        let steps = Some(length.unwrap_or(rest));
+        let target = |target| DecayTarget { steps, tokens: None, share: None, ..target };
         match self {
+            Self::Cosine(cosine) => Self::Cosine(CosineDecay { steps, tokens: None, share: None, ..cosine }),
+            Self::Linear(linear) => Self::Linear(target(linear)),
+            Self::Sqrt(sqrt) => Self::Sqrt(target(sqrt)),
             Self::Step(StepDecay { every: None, epochs, gamma }) => {
                 // An epoch need not be whole steps: it is counted in rows, so that nothing adds up.
                 let rows = (epochs.unwrap_or(1.0) * epoch_rows as f64).round().max(1.0) as u64;
                 Self::Rows(RowDecay { rows, sequences, gamma })
             }
-            Self::Step(drops) => Self::Step(StepDecay { epochs: None, ..drops }),
-            Self::InverseSqrt(decay) => {
-                Self::InverseSqrt(InverseSqrtDecay { steps: Some(decay.steps.unwrap_or(warmup_steps)) })
+            Self::Step(drops) => {
+                Self::Step(StepDecay { every: length.map(ScheduleLength::Steps), epochs: None, ..drops })
             }
-            decay => decay,
+            Self::InverseSqrt(_) => {
+                let steps = Some(length.unwrap_or(warmup_steps));
+                Self::InverseSqrt(InverseSqrtDecay { steps, ..InverseSqrtDecay::default() })
+            }
+            decay @ (Self::Piecewise(_) | Self::Constant {} | Self::Rows(_)) => decay,
         }
     }
 
@@ -274,19 +281,22 @@ mod tests {
             later_decays: Vec::new(),
             decay,
         };
+        let every = |steps: u64| Some(ScheduleLength::Steps(steps));
         let step = |every, epochs| Decay::Step(StepDecay { every, epochs, gamma: 0.5 });
+        let target = |steps| DecayTarget { last: 0.0, steps, ..DecayTarget::default() };
         let restarts = CosineDecay { repeat: CosineRepeat::Restart, period_factor: 2, ..CosineDecay::default() };
         for (decay, stored) in [
             (Decay::Cosine(CosineDecay::default()), r#"{"cosine":{"last":0.1,"steps":9}}"#),
             (Decay::Cosine(restarts), r#"{"cosine":{"last":0.1,"period_factor":2,"repeat":"restart","steps":9}}"#),
-            (Decay::Linear(DecayTarget { share: 0.0, steps: Some(4) }), r#"{"linear":{"last":0.0,"steps":4}}"#),
-            (Decay::Sqrt(DecayTarget { share: 0.0, steps: None }), r#"{"sqrt":{"last":0.0,"steps":9}}"#),
-            (step(Some(5), None), r#"{"step":{"every":5,"gamma":0.5}}"#),
+            (Decay::Linear(target(Some(4))), r#"{"linear":{"last":0.0,"steps":4}}"#),
+            (Decay::Sqrt(target(None)), r#"{"sqrt":{"last":0.0,"steps":9}}"#),
+            (step(every(5), None), r#"{"step":{"every":5,"gamma":0.5}}"#),
             (step(None, Some(1.5)), r#"{"rows":{"gamma":0.5,"rows":21,"sequences":8}}"#),
             (Decay::InverseSqrt(InverseSqrtDecay::default()), r#"{"inverse_sqrt":{"steps":3}}"#),
             (Decay::Constant {}, r#""constant""#),
         ] {
-            let planned = schedule(decay.planned(9, 3, 14, 8));
+            let length = decay.length().and_then(|decay| decay.length.known_steps(None));
+            let planned = schedule(decay.planned(length, 9, 3, 14, 8));
             let value = crate::format::json_value(&planned);
             assert_eq!(value["decay"].to_string(), stored);
             assert_eq!(serde_json::from_value::<LrSchedule>(value).unwrap(), planned);

@@ -3,30 +3,54 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::format::count;
+use super::ScheduleLength;
+use crate::format::{count, counted};
 
 /// The inverse square root of the step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
+#[schemars(extend("x-exclusive" = ["steps", "tokens", "share"]))]
 pub struct InverseSqrtDecay {
-    /// Steps from the start of the warmup until the rate starts to fall, at least those of the warmup. Default: the warmup's.
+    /// Steps from the start of the warmup until the rate starts to fall, at least those of the warmup. Default: the warmup's, unless they are
+    /// given in another way.
     #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
     pub steps: Option<u64>,
+    /// Tokens until the rate starts to fall, counted as in `train.tokens`. They are rounded to the nearest number of whole steps, at least 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(!skip_serializing_if, range(min = 1, max = 1_000_000_000_000_000_000u64))]
+    pub tokens: Option<u64>,
+    /// The fraction of the run's steps until the rate starts to fall, rounded to the nearest whole number, at least 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(!skip_serializing_if, range(max = 1), extend("exclusiveMinimum" = 0))]
+    pub share: Option<f64>,
 }
 
 impl InverseSqrtDecay {
+    pub(super) fn length(self) -> Option<ScheduleLength> {
+        ScheduleLength::given(self.steps, self.tokens, self.share)
+    }
+
     /// The message and the help of a mistake that depends on the steps of the warmup.
-    pub fn mistake(self, warmup_steps: u64) -> Option<(String, String)> {
-        match self.steps {
-            None if warmup_steps == 0 => Some((
-                "`schedule.decay.inverse_sqrt` needs a warmup, or `steps`".to_owned(),
-                "write `warmup: {steps: 4000}` under `schedule`, or `inverse_sqrt: {steps: 10000}`".to_owned(),
-            )),
+    pub fn mistake(
+        self,
+        warmup_steps: u64,
+        in_steps: impl Fn(ScheduleLength) -> Option<u64>,
+    ) -> Option<(String, String)> {
+        let Some(length) = self.length() else {
+            return (warmup_steps == 0).then(|| {
+                (
+                    "`schedule.decay.inverse_sqrt` needs a warmup, or `steps`".to_owned(),
+                    "write `warmup: {steps: 4000}` under `schedule`, or `inverse_sqrt: {steps: 10000}`".to_owned(),
+                )
+            });
+        };
+        match in_steps(length) {
             Some(steps) if steps < warmup_steps => Some((
                 format!(
-                    "`schedule.decay.inverse_sqrt.steps` must be at least the {} steps of the warmup, got {}",
+                    "`schedule.decay.inverse_sqrt.{}` must be at least the {} steps of the warmup, got {}",
+                    length.key(),
                     count(warmup_steps),
-                    count(steps)
+                    counted(steps, "step")
                 ),
                 "delete it for the steps of the warmup".to_owned(),
             )),

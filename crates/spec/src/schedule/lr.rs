@@ -99,15 +99,15 @@ mod tests {
     }
 
     fn cosine(last: f64, steps: u64) -> Decay {
-        Decay::Cosine(CosineDecay { share: last, steps: Some(steps), ..CosineDecay::default() })
+        Decay::Cosine(CosineDecay { last: last, steps: Some(steps), ..CosineDecay::default() })
     }
 
     fn linear(steps: u64) -> Decay {
-        Decay::Linear(DecayTarget { share: 0.0, steps: Some(steps) })
+        Decay::Linear(DecayTarget { last: 0.0, steps: Some(steps), ..DecayTarget::default() })
     }
 
     fn drops(every: u64, gamma: f64) -> Decay {
-        Decay::Step(StepDecay { every: Some(every), epochs: None, gamma })
+        Decay::Step(StepDecay { every: Some(ScheduleLength::Steps(every)), epochs: None, gamma })
     }
 
     #[test]
@@ -143,7 +143,11 @@ mod tests {
     #[test]
     fn a_cosine_repeats_mirrored_or_from_the_peak() {
         let repeating = |repeat, period_factor| {
-            schedule(2, None, Decay::Cosine(CosineDecay { share: 0.1, steps: Some(10), repeat, period_factor }))
+            schedule(
+                2,
+                None,
+                Decay::Cosine(CosineDecay { steps: Some(10), repeat, period_factor, ..CosineDecay::default() }),
+            )
         };
         let once = schedule(2, None, cosine(0.1, 10));
         // Falls over steps 2 to 12, rises to step 22, falls to step 32.
@@ -212,7 +216,7 @@ mod tests {
     /// peak · (1 − √(n/16)) n steps after the start of a cooldown of 16 steps (Hägele et al. 2024): its roots are exact.
     #[test]
     fn a_square_root_decay_falls_as_published() {
-        let sqrt = |share| Decay::Sqrt(DecayTarget { share, steps: Some(16) });
+        let sqrt = |share| Decay::Sqrt(DecayTarget { last: share, steps: Some(16), ..DecayTarget::default() });
         let s = LrSchedule { hold_steps: 10, ..schedule(2, None, sqrt(0.0)) };
         let got = [11, 12, 13, 16, 21, 27, 28, 99].map(|step| s.rate(step) / 6e-4);
         for (got, want) in got.into_iter().zip([1.0, 1.0, 0.75, 0.5, 0.25, 1.0 - 15.0_f64.sqrt() / 4.0, 0.0, 0.0]) {
@@ -228,7 +232,11 @@ mod tests {
     fn an_inverse_square_root_falls_as_published() {
         let inverse_sqrt = |steps, hold_steps| LrSchedule {
             hold_steps,
-            ..schedule(4, Some(0.25), Decay::InverseSqrt(InverseSqrtDecay { steps: Some(steps) }))
+            ..schedule(
+                4,
+                Some(0.25),
+                Decay::InverseSqrt(InverseSqrtDecay { steps: Some(steps), ..InverseSqrtDecay::default() }),
+            )
         };
         let fairseq = |update: u64| match update {
             0..4 => 1.5e-4 + update as f64 * (6e-4 - 1.5e-4) / 4.0,
@@ -263,7 +271,7 @@ mod tests {
         assert_eq!(s.zero_rate_steps(40).first(), Some(&(30..40)));
         // Two points are a decay with an end; the shapes are those of decays.
         let two = |shape| schedule(2, None, Decay::Piecewise(vec![point(10, 0.1, shape)]));
-        let sqrt = Decay::Sqrt(DecayTarget { share: 0.1, steps: Some(10) });
+        let sqrt = Decay::Sqrt(DecayTarget { last: 0.1, steps: Some(10), ..DecayTarget::default() });
         for (shape, decay) in [(PointShape::Cosine, cosine(0.1, 10)), (PointShape::Sqrt, sqrt)] {
             for step in 0..20 {
                 close(two(shape).rate(step), schedule(2, None, decay.clone()).rate(step));

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::ScheduleLength;
 use crate::diagnostic::KeyMistake;
 use crate::format::count;
 
@@ -11,10 +12,10 @@ use crate::format::count;
 #[serde(deny_unknown_fields)]
 #[schemars(extend("x-exclusive" = ["every", "epochs"]))]
 pub struct StepDecay {
-    /// Steps between two drops. Or `epochs`.
+    /// The length between two drops. Or `epochs`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(!skip_serializing_if, range(min = 1, max = 1_000_000_000_000u64))]
-    pub every: Option<u64>,
+    #[schemars(!skip_serializing_if)]
+    pub every: Option<ScheduleLength>,
     /// Epochs between two drops, counted in rows. Or `every`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(!skip_serializing_if, range(max = 1e9), extend("exclusiveMinimum" = 0))]
@@ -35,12 +36,17 @@ pub struct RowDecay {
 }
 
 impl StepDecay {
+    /// The steps between two drops, in a plan.
+    fn every_steps(&self) -> u64 {
+        self.every.and_then(|every| every.known_steps(None)).unwrap_or(u64::MAX)
+    }
+
     pub(super) fn rate(&self, peak: f64, since: u64) -> f64 {
-        after_drops(peak, self.gamma, self.every.and_then(|every| since.checked_div(every)).unwrap_or(0))
+        after_drops(peak, self.gamma, since.checked_div(self.every_steps()).unwrap_or(0))
     }
 
     pub(super) fn describe(&self) -> String {
-        format!("times {} every {} steps", self.gamma, count(self.every.unwrap_or(u64::MAX)))
+        format!("times {} every {} steps", self.gamma, count(self.every_steps()))
     }
 
     pub(super) fn mistakes(&self) -> Vec<KeyMistake> {
