@@ -18,7 +18,7 @@ use runner_yaml::source::Source;
 use runner_yaml::tree::Node;
 
 /// The files that are understood.
-const KNOWN_FILES: &str = "supported files are nanoGPT's config.py and the config.json of a Hugging Face GPT-2 or Llama; the settings of other \
+const KNOWN_FILES: &str = "supported files are nanoGPT's config.py and the config.json of a Hugging Face model; the settings of other \
                            trainers get errors that name their counterparts here (docs/coming-from.md)";
 
 /// An experiment file made of another trainer's configuration.

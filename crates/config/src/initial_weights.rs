@@ -17,7 +17,7 @@ use runner_weights::DescribedModel;
 pub(crate) const INIT_FROM: &str = "/model/init/from";
 pub(crate) const INIT_FROM_KEY: &str = "model.init.from";
 
-const PATH_HELP: &str = "`from` names a Hugging Face folder of GPT-2 or Llama weights, a file of PyTorch with a state dict, or \
+const PATH_HELP: &str = "`from` names a Hugging Face folder of a supported model, a file of PyTorch with a state dict, or \
                          `hub:NAME` of a model on the Hugging Face hub; paths are relative to the file's folder";
 const GONE_HELP: &str =
     "if a run has a checkpoint that started from these weights, `runner resume RUN` resumes it without them";

@@ -139,7 +139,7 @@ impl Model {
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 #[schemars(rename = "Init")]
 pub enum WeightInit {
-    /// A Hugging Face folder of a GPT-2 or Llama, a PyTorch file with a state dict, or a model of the Hugging Face hub: `hub:NAME` or
+    /// A Hugging Face folder of a supported model, a PyTorch file with a state dict, or a model of the Hugging Face hub: `hub:NAME` or
     /// `hub:NAME@REVISION`. Its numbers fill this section.
     From(#[schemars(with = "String")] WeightsSource),
     /// The initialization of PyTorch's modules: matrices uniform within ±1/√in, gpt2's attention Xavier-uniform, as in

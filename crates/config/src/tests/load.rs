@@ -382,6 +382,22 @@ fn the_name_of_a_github_actions_machine_is_not_an_experiment_name() {
     assert_eq!((e.name.as_str(), e.seed), ("exp", 5.into()));
 }
 
+/// A number alone is `steps`, and a higher layer's length replaces a lower layer's of another kind.
+#[test]
+fn lengths_are_numbers_or_choices() {
+    use runner_spec::experiment::{ScheduleLength, ScheduleStart};
+    let start = |sets: &[&str]| loaded(SHORT, sets, &[]).experiment.schedule.start;
+    for (sets, length) in [
+        (&["schedule.start=5"][..], ScheduleLength::Steps(5)),
+        (&["schedule.start={steps: 5}"], ScheduleLength::Steps(5)),
+        (&["schedule.start=5", "schedule.start={share: 0.5}"], ScheduleLength::Share(0.5)),
+        (&["schedule.start={share: 0.5}", "schedule.start={tokens: 7}"], ScheduleLength::Tokens(7)),
+        (&["schedule.start=fork", "schedule.start=0"], ScheduleLength::Steps(0)),
+    ] {
+        assert_eq!(start(sets), ScheduleStart::At(length), "{sets:?}");
+    }
+}
+
 /// Paths of all keys in the schema.
 fn keys(slot: crate::shape::KeyShape, path: &str, out: &mut Vec<String>) {
     use crate::shape::{Shape, variants};
