@@ -67,24 +67,7 @@ pub(crate) fn lr_schedule(
         ScheduleStart::Fork => 0,
     };
     let warmup_steps = length.map_or(0, |length| clock.steps_from(first, length));
-    if warmup_steps > steps {
-        let from = match experiment.train.length() {
-            Ok(TrainLength::Steps(_)) | Err(_) => String::new(),
-            Ok(length) => format!(" (from {})", length.describe()),
-        };
-        match length {
-            Some(ScheduleLength::Tokens(tokens)) => refuse!(
-                "schedule.warmup.tokens",
-                "must be at most the {steps} steps of the run{from}, got {tokens} tokens, which are {warmup_steps} steps"
-            ),
-            _ => {
-                refuse!(
-                    "schedule.warmup.steps",
-                    "must be at most the {steps} steps of the run{from}, got {warmup_steps}"
-                )
-            }
-        }
-    }
+    check_warmup(experiment, length, warmup_steps, steps)?;
     let wrong = |(message, help): (String, String)| PlanError::value("schedule.start", format!("{message}: {help}"));
     let start = experiment.schedule.start_step(Some(steps), warmup_steps, in_steps).map_err(wrong)?.unwrap_or(first);
     let decay_start = start.saturating_add(warmup_steps);
@@ -154,6 +137,29 @@ pub(crate) fn lr_schedule(
     }
     let peak = peak(experiment, pace.tokens_after(steps) as u64);
     Ok(LrSchedule { peak, start, warmup_steps, warmup_from: warmup.from, hold_steps, later_decays, decay })
+}
+
+/// Refuses a warmup of `warmup_steps` steps, which the file gives as `length`, if it is longer than the run.
+fn check_warmup(experiment: &Experiment, length: Option<ScheduleLength>, warmup_steps: u64, steps: u64) -> Result<()> {
+    if warmup_steps > steps {
+        let from = match experiment.train.length() {
+            Ok(TrainLength::Steps(_)) | Err(_) => String::new(),
+            Ok(length) => format!(" (from {})", length.describe()),
+        };
+        match length {
+            Some(ScheduleLength::Tokens(tokens)) => refuse!(
+                "schedule.warmup.tokens",
+                "must be at most the {steps} steps of the run{from}, got {tokens} tokens, which are {warmup_steps} steps"
+            ),
+            _ => {
+                refuse!(
+                    "schedule.warmup.steps",
+                    "must be at most the {steps} steps of the run{from}, got {warmup_steps}"
+                )
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Notes the steps of those `parts` of the schedule whose lengths are given in tokens. A part has its key, its length as the file gives it, the

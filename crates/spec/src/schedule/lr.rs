@@ -99,7 +99,7 @@ mod tests {
     }
 
     fn cosine(last: f64, steps: u64) -> Decay {
-        Decay::Cosine(CosineDecay { last: last, steps: Some(steps), ..CosineDecay::default() })
+        Decay::Cosine(CosineDecay { last, steps: Some(steps), ..CosineDecay::default() })
     }
 
     fn linear(steps: u64) -> Decay {
