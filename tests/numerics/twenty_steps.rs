@@ -17,7 +17,7 @@ const STEPS: usize = 20;
 const ROWS: usize = 2;
 const LENGTH: usize = 12;
 
-/// What was measured.
+/// Losses and gradient norms of a training.
 pub struct Trained {
     /// Mean cross-entropy of each step.
     pub losses: Vec<f64>,

@@ -114,10 +114,7 @@ pub(crate) fn lr_schedule(
     if let Decay::Step(StepDecay { every: Some(ScheduleLength::Tokens(_)), .. }) = decay
         && !pace.earlier_stages.is_empty()
     {
-        refuse!(
-            "schedule.decay.step.every",
-            "it cannot count tokens with stages, whose steps differ in tokens; give it in steps"
-        );
+        refuse!("schedule.decay.step.every", "it cannot be given in tokens with stages; give it in steps");
     }
     let decay = decay.planned(given_steps, rest, warmup_steps, epoch_rows, experiment.batch.sequences as u64);
     let hold_steps = hold_steps.max(decay.hold_steps(warmup_steps));

@@ -5,7 +5,7 @@ use crate::compile;
 use crate::testing::{cluster, compiled, data, experiment};
 use runner_spec::experiment::{self as e, BatchWarmup, ScheduleLength, Train, TrainStage};
 use runner_spec::plan::Plan;
-use runner_spec::schedule::{Decay, DecayTarget};
+use runner_spec::schedule::{Decay, DecayTarget, StepDecay};
 
 fn stage(until: ScheduleLength) -> TrainStage {
     TrainStage { until, ..TrainStage::default() }
@@ -130,6 +130,8 @@ fn stages_that_do_not_fit_are_refused() {
     insta::assert_snapshot!(with(&|x| x.train.stages[0].windows = vec![3]), @"train.stages.0.windows: must have one for each window of the model, which has no window; got 1");
     insta::assert_snapshot!(with(&|x| x.train.stages[1].sequences = Some(0)), @"train.stages.1: in this stage, batch.sequences: must be at least 1, got 0");
     insta::assert_snapshot!(with(&|x| (x.data.drop_last, x.data.epoch_rows, x.train.stages[1].sequences) = (true, Some(10), Some(12))), @"train.stages.1: each step reads 12 rows, but data.drop_last leaves out rows that do not fill a batch, and an epoch has 10");
+    let drops = |every| Decay::Step(StepDecay { every: Some(every), epochs: None, gamma: 0.5 });
+    insta::assert_snapshot!(with(&|x| x.schedule.decay = drops(ScheduleLength::Tokens(64))), @"schedule.decay.step.every: it cannot be given in tokens with stages; give it in steps");
     insta::assert_snapshot!(with(&|x| x.train.stages = vec![stage(ScheduleLength::Steps(1)); 300]), @"train.stages: must be at most 256 stages");
 }
 

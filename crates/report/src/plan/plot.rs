@@ -28,7 +28,7 @@ pub(super) fn drawings(program: &Program) -> Vec<(String, Vec<String>)> {
         if changes { plot(|step| value(step) as f64, steps, HEIGHT, count) } else { Vec::new() }
     };
     drawings.push(("sequences".to_owned(), of_stages(&|step| program.batch_at(step).sequences)));
-    drawings.push(("their length".to_owned(), of_stages(&|step| program.batch_at(step).length)));
+    drawings.push(("length".to_owned(), of_stages(&|step| program.batch_at(step).length)));
     for own in program.model.options.windows() {
         let window = |step| stage_windows(&program.model, program.model_at(step)).get(&own).copied().unwrap_or(own);
         drawings.push(("window".to_owned(), of_stages(&|step| window(step) as usize)));
@@ -37,7 +37,7 @@ pub(super) fn drawings(program: &Program) -> Vec<(String, Vec<String>)> {
     drawings
 }
 
-/// The windows of a stage's model, by those of the model after the last stage.
+/// Each window of `own`, the model after the last stage, with the window that the model of a stage has in its place.
 pub(super) fn stage_windows(own: &ModelSpec, of_stage: &ModelSpec) -> BTreeMap<u32, u32> {
     let of = |model: &ModelSpec| -> Vec<u32> {
         let options = &model.options;

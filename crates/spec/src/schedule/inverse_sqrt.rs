@@ -11,8 +11,8 @@ use crate::format::{count, counted};
 #[serde(default, deny_unknown_fields)]
 #[schemars(extend("x-exclusive" = ["steps", "tokens", "share"]))]
 pub struct InverseSqrtDecay {
-    /// Steps from the start of the warmup until the rate starts to fall, at least those of the warmup. Default: the warmup's, unless they are
-    /// given in another way.
+    /// Steps from the start of the warmup until the rate starts to fall, at least the steps of the warmup. Default: the steps of the warmup,
+    /// unless the length is given in another way.
     #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
     pub steps: Option<u64>,
     /// Tokens until the rate starts to fall, counted as in `train.tokens`. They are rounded to the nearest number of whole steps, at least 1.
