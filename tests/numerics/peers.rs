@@ -92,7 +92,7 @@ fn compare_rates(what: &str, schedule: &LrSchedule, steps: impl Iterator<Item = 
 fn learning_rates_are_pytorchs_at_every_step() {
     let fixture = Fixture::read(include_bytes!("../golden/schedules.safetensors"));
     let repeated = |last, steps, repeat, period_factor| {
-        Decay::Cosine(CosineDecay { last, steps: Some(steps), repeat, period_factor, ..CosineDecay::default() })
+        Decay::Cosine(CosineDecay { last, length: Some(ScheduleLength::Steps(steps)), repeat, period_factor })
     };
     let cosine = |last, steps| repeated(last, steps, CosineRepeat::Never, 1);
     for (name, schedule) in [
@@ -278,7 +278,11 @@ fn losses(family: Family, seed: u64, precision: Precision) -> Vec<f64> {
     let mut state = TrainState::zeroed(layout, 2, DType::F32, &Device::Cpu).unwrap();
     state.buffer = Tensor::from_vec(flat.clone(), flat.len(), &Device::Cpu).unwrap().to_dtype(DType::F32).unwrap();
     let mut trainer = Trainer::new(&program, state).unwrap();
-    let schedule = curve(3e-3, (20, None), Decay::Cosine(CosineDecay { steps: Some(180), ..CosineDecay::default() }));
+    let schedule = curve(
+        3e-3,
+        (20, None),
+        Decay::Cosine(CosineDecay { length: Some(ScheduleLength::Steps(180)), ..CosineDecay::default() }),
+    );
     let one = |step: u64| {
         let (inputs, targets) = batch(seed, step);
         let mut mb = trainer.models[0].micro_batch(&inputs, targets, LENGTH).unwrap();

@@ -76,7 +76,8 @@ fn is_within(key: &str, section: &str) -> bool {
 fn decides(key: &str, fact: &str) -> bool {
     match fact {
         "data" | "eval" => false,
-        "learning rate" => is_within(key, "optimizer"),
+        "learning rate" => is_within(key, "optimizer") || is_within(key, "train.transfer"),
+        "train.stages" => is_within(key, fact) || is_within(key, "batch.warmup"),
         "train.steps" => Train::LENGTH_KEYS.contains(&key),
         _ => is_within(key, fact) || is_within(fact, key),
     }

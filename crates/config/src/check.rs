@@ -74,6 +74,12 @@ impl Checker<'_> {
         if node.is_null() && !path.is_empty() {
             return Some(Value::Null);
         }
+        if let (Some(short), Yaml::Scalar { text, .. }) = (slot.short, &node.value)
+            && let Some(inner) = slot.inner(short)
+            && (matches!(inner.shape, Shape::Text) || scalar::number(text).is_some_and(|n| n.integer.is_some()))
+        {
+            return self.check_node(node, key, inner, path).map(|value| json!({ short: value }));
+        }
         match slot.shape {
             Shape::Keys(keys) => self.check_keys(node, key, keys, path),
             Shape::Variants(_)
@@ -81,15 +87,7 @@ impl Checker<'_> {
             {
                 Some(json!({}))
             }
-            Shape::Variants(of) => match (slot.number, &node.value) {
-                (Some(choice), Yaml::Scalar { text, .. })
-                    if scalar::number(text).is_some_and(|number| number.integer.is_some()) =>
-                {
-                    let (_, number) = variants(of).into_iter().find(|(name, _)| *name == choice)?;
-                    self.check_node(node, key, number, path).map(|value| json!({ choice: value }))
-                }
-                _ => self.check_variants(node, key, &variants(of), slot.number, path),
-            },
+            Shape::Variants(of) => self.check_variants(node, key, &variants(of), slot.short, path),
             Shape::Words(words) => self.check_word(node, key, &texts(words), path),
             Shape::List { items, min, max } => self.check_list(node, key, parse_slot(items), (min, max), path),
             Shape::ItemOrList { item, list } => {
@@ -126,9 +124,6 @@ impl Checker<'_> {
 
     fn check_keys(&mut self, node: &Node, key: Place, keys: Keys, path: &str) -> Option<Value> {
         let Yaml::Map(entries) = &node.value else {
-            if let (Some(short), Yaml::Scalar { text, .. }) = (keys.short(), &node.value) {
-                return Some(json!({ short: &**text }));
-            }
             let names = keys.names();
             if let (true, Yaml::Scalar { .. }, Some(each)) =
                 (keys.is_each(), &node.value, names.first().and_then(|name| keys.get(name)))
@@ -202,12 +197,12 @@ impl Checker<'_> {
         node: &Node,
         key: Place,
         of: &[(&'static str, KeyShape)],
-        number: Option<&str>,
+        alone: Option<&str>,
         path: &str,
     ) -> Option<Value> {
         let names: Vec<&str> = of.iter().map(|(name, _)| *name).collect();
         let choose = format!("choose one of {}", list(&names, "and"));
-        let wanted = match number {
+        let wanted = match alone {
             Some(name) => format!("a whole number of {name} or a choice written as a mapping"),
             None => "a choice written as a mapping".to_owned(),
         };

@@ -52,7 +52,7 @@ fn document(experiment: &Experiment) -> Value {
 }
 
 /// Sections, and those of their keys that have no value by default, separated by blanks.
-const NULL_DEFAULTS: [(&str, &str); 20] = [
+const NULL_DEFAULTS: [(&str, &str); 24] = [
     ("model", "init"),
     ("data.train.hub", "config"),
     ("data.train.tokens", "dtype"),
@@ -68,6 +68,10 @@ const NULL_DEFAULTS: [(&str, &str); 20] = [
     ("train.stages", "sequences micro_batch length"),
     ("train.transfer", "layers tokens"),
     ("schedule", "cooldown"),
+    ("schedule.decay.cosine", "steps"),
+    ("schedule.decay.inverse_sqrt", "steps"),
+    ("schedule.decay.linear", "steps"),
+    ("schedule.decay.sqrt", "steps"),
     ("eval", "tasks test test_rows"),
     ("eval.hellaswag", "every context choices answer labels"),
     ("eval.samples", "every"),

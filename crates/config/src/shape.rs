@@ -61,8 +61,8 @@ pub struct KeyShape {
     pub nullable: bool,
     /// True if an empty mapping stands for the default choice. Mappings with named keys need no mark: each key has its default.
     pub has_default: bool,
-    /// The choice that a number alone stands for.
-    pub number: Option<&'static str>,
+    /// The key or the choice that a text or a number alone stands for.
+    pub short: Option<&'static str>,
     /// The description that an editor shows.
     pub description: &'static str,
 }
@@ -125,12 +125,22 @@ fn parse_without_description(schema: &'static Value) -> KeyShape {
         (_, _, Some("object")) => Shape::Keys(Keys(schema)),
         _ => Shape::Text,
     };
-    let number = schema["x-short"].as_str().filter(|_| matches!(shape, Shape::Variants(_)));
-    KeyShape { nullable, number, ..plain(shape) }
+    KeyShape { nullable, short: schema["x-short"].as_str(), ..plain(shape) }
 }
 
 fn plain(shape: Shape) -> KeyShape {
-    KeyShape { shape, nullable: false, has_default: false, number: None, description: "" }
+    KeyShape { shape, nullable: false, has_default: false, short: None, description: "" }
+}
+
+impl KeyShape {
+    /// The content of a key, or of a choice.
+    pub fn inner(&self, name: &str) -> Option<KeyShape> {
+        match self.shape {
+            Shape::Keys(keys) => keys.get(name),
+            Shape::Variants(of) => variants(of).into_iter().find(|(choice, _)| *choice == name).map(|(_, inner)| inner),
+            _ => None,
+        }
+    }
 }
 
 impl Keys {

@@ -73,7 +73,7 @@ pub fn compile_continuation(
     let (row_sequence, pace) = (stages.row_sequence(data.train.rows), stages.pace());
     let PlacedStages { earlier, last } = stages;
     let clock = StepClock { steps, pace: &pace };
-    let schedule = lr_schedule(experiment, row_sequence.epoch_rows(), clock, &mut notes)?;
+    let schedule = lr_schedule(experiment, &row_sequence, clock, &mut notes)?;
     warnings.extend(describe_unfinished_decay(&experiment.schedule.decay, &schedule, steps));
     warnings.extend(zero_rate_warnings(&schedule, inherited_steps, steps));
     let eval = eval_spec(experiment, data, micro_batch, &mut notes)?;

@@ -6,6 +6,7 @@ use crate::error::{PlanError, Result, refuse};
 use runner_spec::experiment::{Experiment, ScheduleLength, TrainLength};
 use runner_spec::format::{count, counted};
 use runner_spec::plan::{Pace, first_step};
+use runner_spec::program::RowSequence;
 use runner_spec::schedule::{Decay, DecayLength, LrSchedule, ScheduleStart, StepDecay};
 
 /// Turns lengths of a run of `steps` steps into steps.
@@ -51,10 +52,10 @@ impl StepClock<'_> {
     }
 }
 
-/// The schedule with its open lengths filled in from the run's; an epoch has `epoch_rows` rows. `notes` receive the steps of lengths in tokens.
+/// The schedule with its open lengths filled in from the run's, of the rows `rows`. `notes` receive the steps of lengths in tokens.
 pub(crate) fn lr_schedule(
     experiment: &Experiment,
-    epoch_rows: u64,
+    rows: &RowSequence,
     clock: StepClock<'_>,
     notes: &mut Vec<String>,
 ) -> Result<LrSchedule> {
@@ -66,7 +67,7 @@ pub(crate) fn lr_schedule(
         ScheduleStart::At(start) => clock.steps_from(0, start),
         ScheduleStart::Fork => 0,
     };
-    let warmup_steps = length.map_or(0, |length| clock.steps_from(first, length));
+    let warmup_steps = clock.steps_from(first, length);
     check_warmup(experiment, length, warmup_steps, steps)?;
     let wrong = |(message, help): (String, String)| PlanError::value("schedule.start", format!("{message}: {help}"));
     let start = experiment.schedule.start_step(Some(steps), warmup_steps, in_steps).map_err(wrong)?.unwrap_or(first);
@@ -74,7 +75,7 @@ pub(crate) fn lr_schedule(
     let after_warmup = steps - decay_start;
     let misplaced = |(key, message): (String, String)| PlanError::value(key, message);
     let cooldown = experiment.schedule.cooldown.clone().unwrap_or_default();
-    let rest = cooldown.length().map_or(after_warmup, |length| clock.steps_to_end(length));
+    let rest = cooldown.length.map_or(after_warmup, |length| clock.steps_to_end(length));
     if rest > after_warmup {
         refuse!("schedule.cooldown", "must be at most the {after_warmup} steps after the warmup, got {rest} steps")
     }
@@ -94,14 +95,14 @@ pub(crate) fn lr_schedule(
     let every = if matches!(decay, Decay::Step(_)) { ".every" } else { "" };
     let mut parts = vec![
         ("schedule.start".to_owned(), start_length, 0, start),
-        ("schedule.warmup".to_owned(), length, start, warmup_steps),
+        ("schedule.warmup".to_owned(), Some(length), start, warmup_steps),
         (
             format!("schedule.decay.{}{every}", decay.name()),
             given.map(|given| given.length),
             decay_first,
             given_steps.unwrap_or(0),
         ),
-        ("schedule.cooldown".to_owned(), cooldown.length(), decay_start + hold_steps, rest),
+        ("schedule.cooldown".to_owned(), cooldown.length, decay_start + hold_steps, rest),
     ];
     let from_start = |key, point| (key, Some(point), 0, clock.steps_from(0, point));
     let at = cooldown.at.iter().enumerate();
@@ -116,7 +117,7 @@ pub(crate) fn lr_schedule(
     {
         refuse!("schedule.decay.step.every", "it cannot be given in tokens with stages; give it in steps");
     }
-    let decay = decay.planned(given_steps, rest, warmup_steps, epoch_rows, experiment.batch.sequences as u64);
+    let decay = decay.planned(given_steps, rest, warmup_steps, rows.epoch_rows(), experiment.batch.sequences as u64);
     let hold_steps = hold_steps.max(decay.hold_steps(warmup_steps));
     if let Some(position) = experiment.data.position.filter(|position| decay_start < position.step)
         && matches!(decay, Decay::Rows(_))
@@ -132,19 +133,19 @@ pub(crate) fn lr_schedule(
     if matches!(decay, Decay::Rows(_)) && !pace.earlier_stages.is_empty() {
         refuse!("schedule.decay.step.epochs", "it cannot be used with stages; use `schedule.decay.step.every`");
     }
-    let peak = peak(experiment, pace.tokens_after(steps) as u64);
+    let peak = peak(experiment, rows.position_after(steps).tokens);
     Ok(LrSchedule { peak, start, warmup_steps, warmup_from: warmup.from, hold_steps, later_decays, decay })
 }
 
 /// Refuses a warmup of `warmup_steps` steps, which the file gives as `length`, if it is longer than the run.
-fn check_warmup(experiment: &Experiment, length: Option<ScheduleLength>, warmup_steps: u64, steps: u64) -> Result<()> {
+fn check_warmup(experiment: &Experiment, length: ScheduleLength, warmup_steps: u64, steps: u64) -> Result<()> {
     if warmup_steps > steps {
         let from = match experiment.train.length() {
             Ok(TrainLength::Steps(_)) | Err(_) => String::new(),
             Ok(length) => format!(" (from {})", length.describe()),
         };
         match length {
-            Some(ScheduleLength::Tokens(tokens)) => refuse!(
+            ScheduleLength::Tokens(tokens) => refuse!(
                 "schedule.warmup.tokens",
                 "must be at most the {steps} steps of the run{from}, got {tokens} tokens, which are {warmup_steps} steps"
             ),
@@ -216,8 +217,7 @@ fn describe_zero_rates(schedule: &LrSchedule, zero: &Range<u64>, inherited: u64)
         _ => format!("in steps {} to {}, which change no weights", count(first + 1), count(zero.end)),
     };
     let advice = if inherited > 0 && zero.start <= inherited {
-        "`--set schedule.start=fork` counts from the fork, and `--cooldown N` decays from the rate of the checkpoint"
-            .to_owned()
+        "`--set schedule.start=fork` counts from the fork".to_owned()
     } else {
         format!("set schedule.start to decay later, or end the run at step {end}")
     };

@@ -88,7 +88,7 @@ mod tests {
     fn trajectory(steps: u64, decay: u64, change: impl FnOnce(&mut Experiment)) -> Trajectory {
         let mut experiment = experiment();
         experiment.train.steps = Some(steps);
-        experiment.schedule.decay = Decay::Linear(DecayTarget { last: 0.0, steps: None, ..DecayTarget::default() });
+        experiment.schedule.decay = Decay::Linear(DecayTarget { last: 0.0, length: None });
         experiment.schedule.cooldown = Some(ScheduleLength::Steps(decay).into());
         change(&mut experiment);
         Trajectory::of(&compiled(&experiment))

@@ -42,7 +42,7 @@ impl EvaluatedModel {
     /// If the run's plan is damaged.
     pub fn of_run(run: OpenedRun, which: CheckpointChoice, precision: Option<Precision>) -> Result<Self> {
         let program = run.program()?;
-        let (spec, precision) = (run.model(which)?.clone(), precision.unwrap_or(program.precision));
+        let (spec, precision) = (run.model(which)?, precision.unwrap_or(program.precision));
         Ok(Self { spec, precision, origin: ModelOrigin::Checkpoint(Box::new(run), which) })
     }
 

@@ -78,7 +78,7 @@ impl OpenedRun {
         }
         let tokens = if options.trims_vocabulary { self.plan.data.tokenizer_vocab } else { spec.vocab_size };
         let export = HfExport {
-            spec,
+            spec: &spec,
             layout: &layout,
             dtype: options.dtype,
             shard_bytes: options.shard_bytes,
@@ -115,7 +115,7 @@ impl OpenedRun {
         const ROWS: usize = 2;
         const LENGTH: usize = 64;
         let spec = self.model(which)?;
-        let layout = Arc::new(ParamLayout::new(parameters(spec)));
+        let layout = Arc::new(ParamLayout::new(parameters(&spec)));
         let (flat, _) = self.weights(which, &layout)?;
         let length = LENGTH.min(spec.context_length);
         // Ids from all over the vocabulary, the same each time.
@@ -129,7 +129,7 @@ impl OpenedRun {
             };
             Ok(compute().map_err(ExecError::from)?)
         };
-        let ours = logits(spec, &layout, flat)?;
+        let ours = logits(&spec, &layout, flat)?;
         let opened = OpenedWeights::open(exported)?;
         let spec = &opened.described.spec;
         let layout = Arc::new(ParamLayout::new(parameters(spec)));

@@ -12,7 +12,7 @@ use runner_inputs::{
     Host, RunEvent, RunObserver, check_same_data, explain_missing_data, prepare_data, recorded_tokenizer,
 };
 use runner_machine::local_cluster::local_cluster;
-use runner_record::manifest::Manifest;
+use runner_record::manifest::{Manifest, RunOrigin};
 use runner_record::record_check::changed_descriptions;
 use runner_record::run_dir::{self, CHECKPOINTS, PLAN, RESOLVED, TOKENIZER};
 use runner_record::{CheckpointChoice, catalog, checkpoint};
@@ -98,17 +98,27 @@ impl OpenedRun {
         Ok(program)
     }
 
-    /// The model of a checkpoint, as the last step before it was trained.
+    /// The model of a checkpoint, as the last step before it was trained. The checkpoint from which a fork starts has the model of the run that
+    /// trained it, if that run is in the same folder.
     ///
     /// # Errors
-    /// If the plan is damaged, or there is no such checkpoint.
-    pub fn model(&self, which: CheckpointChoice) -> Result<&ModelSpec> {
-        let program = self.program()?;
-        if program.earlier.is_empty() {
-            return Ok(&program.model);
+    /// If a plan is damaged, or there is no such checkpoint.
+    pub fn model(&self, which: CheckpointChoice) -> Result<ModelSpec> {
+        self.model_of_step(checkpoint::chosen_step(&self.path.join(CHECKPOINTS), which)?)
+    }
+
+    /// The model as the last of the first `step` steps trained it.
+    fn model_of_step(&self, step: u64) -> Result<ModelSpec> {
+        let parent = match run_dir::read_manifest(&self.path)?.origin {
+            Some(RunOrigin::Fork { id, step: Some(start), .. }) if step <= start => {
+                self.path.parent().and_then(|root| open_run(root, &id).ok())
+            }
+            _ => None,
+        };
+        match parent {
+            Some(parent) => parent.model_of_step(step),
+            None => Ok(self.program()?.model_at(step.saturating_sub(1)).clone()),
         }
-        let step = checkpoint::chosen_step(&self.path.join(CHECKPOINTS), which)?;
-        Ok(program.model_at(step.saturating_sub(1)))
     }
 
     /// The parameters of the whole model, however the run divided them among ranks.

@@ -175,8 +175,9 @@ fn hf(args: &ExportArgs, opened: &OpenedRun) -> Result<WrittenFiles> {
 
 fn torch(args: &ExportArgs, opened: &OpenedRun) -> Result<WrittenFiles> {
     let layout = opened.whole_layout()?;
+    let spec = opened.model(args.checkpoint.which())?;
     let export = TorchExport {
-        spec: opened.model(args.checkpoint.which())?,
+        spec: &spec,
         layout: &layout,
         dtype: args.dtype.unwrap_or(Dtype::F32),
         base_model: args.base_model,

@@ -63,17 +63,23 @@ impl Resolver<'_> {
         if let (ScheduleStart::Fork, Some(step)) = (schedule.start, self.options.fork_step) {
             schedule.start = ScheduleStart::At(ScheduleLength::Steps(step));
         }
-        if schedule.warmup.tokens.is_none() && schedule.warmup.share.is_none() {
-            schedule.warmup.steps.get_or_insert(0);
+        if schedule.warmup.length.is_none() && schedule.warmup.from.is_some() {
+            self.error(
+                &["schedule.warmup.from"],
+                "`schedule.warmup.from` has no effect without the length of the warmup",
+                "give `steps`, `tokens` or `share` beside it, or delete it",
+            );
         }
-        let (length, steps) = (schedule.warmup.length(), train.and_then(|t| t.steps));
+        let length = schedule.warmup.length();
+        schedule.warmup.length = Some(length);
+        let steps = train.and_then(|t| t.steps);
         // The plan checks lengths in tokens.
         let in_steps = |length: ScheduleLength| length.known_steps(steps);
-        let known_warmup = length.map_or(Some(0), in_steps);
+        let known_warmup = in_steps(length);
         let warmup = known_warmup.unwrap_or(0);
         let start = schedule.start_step(steps, warmup, in_steps);
         if let Err((message, help)) = &start {
-            let warmup_key = format!("schedule.warmup.{}", length.map_or("steps", ScheduleLength::key));
+            let warmup_key = format!("schedule.warmup.{}", length.key());
             self.error(&["schedule.start", &warmup_key, "train.steps"], message, help);
         } else if let Some(steps) = steps.filter(|steps| warmup > *steps) {
             let default = if self.given("train.steps") { "" } else { " (the default)" };
@@ -114,7 +120,7 @@ impl Resolver<'_> {
         warmup: Option<u64>,
         decay_start: Option<u64>,
     ) {
-        let Some(cooldown_length) = cooldown.length() else {
+        let Some(cooldown_length) = cooldown.length else {
             let message = "`schedule.cooldown` needs `steps`, `tokens` or `share`, the length of the decay";
             return self.error(&["schedule.cooldown"], message, "write `cooldown: {share: 0.2}`");
         };

@@ -13,7 +13,7 @@ use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::parameters;
 use runner_spec::optimizer::{AdamW, Decays, Sgd};
 use runner_spec::program::Device;
-use runner_spec::schedule::{CosineDecay, Decay};
+use runner_spec::schedule::{CosineDecay, Decay, ScheduleLength};
 use runner_weights::{Dtype, HfExport};
 
 /// Every key.
@@ -151,8 +151,11 @@ fn every_key_is_read() {
     let e = experiment(FULL, &[]);
     assert_eq!(e.model.family, Family::Llama);
     assert_eq!((e.model.vocab_size, e.model.pad_vocab_to, e.model.kv_heads), (Some(50304), Some(64), 3));
-    assert_eq!(e.schedule.decay, Decay::Cosine(CosineDecay { last: 0.1, steps: Some(40), ..CosineDecay::default() }));
-    assert_eq!((e.schedule.warmup.steps, e.schedule.warmup.from), (Some(10), Some(0.1)));
+    assert_eq!(
+        e.schedule.decay,
+        Decay::Cosine(CosineDecay { last: 0.1, length: Some(ScheduleLength::Steps(40)), ..CosineDecay::default() })
+    );
+    assert_eq!((e.schedule.warmup.length, e.schedule.warmup.from), (Some(ScheduleLength::Steps(10)), Some(0.1)));
     let samples = e.eval.samples.unwrap();
     assert_eq!(samples.prompts, ["Hello, I'm a language model,", "null", "5_000", "a\n\tb"]);
     assert_eq!((samples.count, samples.top_p, samples.top_k), (4, None, Some(50)));

@@ -183,6 +183,6 @@ fn auto_is_the_largest_micro_batch_that_fits() {
     assert_eq!((largest(&full).rows, plan(1, &full).shortage.is_some()), (1, true));
     // A schedule that is longer than the training does not matter.
     let mut long = with(64);
-    long.schedule.warmup = runner_spec::experiment::Warmup::of_steps(1_000_000);
+    long.schedule.warmup = runner_spec::experiment::ScheduleLength::Steps(1_000_000).into();
     assert_eq!(largest_micro_batch(&long, &data(), &cluster).unwrap().rows, 16);
 }

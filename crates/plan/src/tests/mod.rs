@@ -149,9 +149,9 @@ fn reports_mistakes_in_the_words_of_the_file() {
     insta::assert_snapshot!(fails(|x, _| x.model.vocab_size = Some(200)), @"model.vocab_size: must be at least 257, because the tokenizer produces ids 0 to 256, got 200; raise it, or delete the key");
     insta::assert_snapshot!(fails(|x, _| x.data.layout = e::Layout::packed(32)), @"data.layout: rows of 32 tokens do not fit model.context_length 16: shorten the layout's length to 16, or raise the context length");
     insta::assert_snapshot!(fails(|x, _| (x.batch.sequences, x.data.drop_last) = (1_001, true)), @"data.drop_last: it leaves out rows that do not fill a batch, but an epoch has 1,000 rows (8,001 tokens in the source) and batch.sequences is 1,001; set data.drop_last to false, which reads 1.001 epochs in each step, or use at most 1,000 sequences");
-    insta::assert_snapshot!(fails(|x, _| x.schedule.warmup.steps = Some(101)), @"schedule.warmup.steps: must be at most the 100 steps of the run, got 101");
+    insta::assert_snapshot!(fails(|x, _| x.schedule.warmup = e::ScheduleLength::Steps(101).into()), @"schedule.warmup.steps: must be at most the 100 steps of the run, got 101");
     insta::assert_snapshot!(fails(|x, _| {
-        x.schedule.warmup.steps = Some(101);
+        x.schedule.warmup = e::ScheduleLength::Steps(101).into();
         x.train.steps = None;
         x.train.tokens = Some(6_400);
     }), @"schedule.warmup.steps: must be at most the 100 steps of the run (from train.tokens 6400), got 101");

@@ -88,7 +88,7 @@ fn ends_in_tokens_are_the_nearest_steps() {
 #[test]
 fn lengths_of_the_schedule_follow_the_tokens_of_stages() {
     let mut experiment = staged();
-    experiment.schedule.warmup = e::Warmup { steps: None, tokens: Some(1_600 + 640), ..e::Warmup::default() };
+    experiment.schedule.warmup = ScheduleLength::Tokens(1_600 + 640).into();
     experiment.schedule.decay = Decay::Linear(DecayTarget::default());
     experiment.schedule.cooldown = Some(ScheduleLength::Tokens(640).into());
     let plan = compiled(&experiment);

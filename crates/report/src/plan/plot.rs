@@ -95,14 +95,14 @@ fn part_start(index: u64, steps: u64, parts: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use runner_spec::schedule::{CosineDecay, CosineRepeat, Decay, DecayTarget, LrSchedule};
+    use runner_spec::schedule::{CosineDecay, CosineRepeat, Decay, DecayTarget, LrSchedule, ScheduleLength};
 
     fn rates(schedule: &LrSchedule, steps: u64) -> Vec<String> {
         plot(|step| schedule.rate(step), steps, RATE_HEIGHT, scientific)
     }
 
     fn schedule(warmup_steps: u64, hold_steps: u64, steps: u64) -> LrSchedule {
-        let decay = Decay::Linear(DecayTarget { last: 0.0, steps: Some(steps), ..DecayTarget::default() });
+        let decay = Decay::Linear(DecayTarget { last: 0.0, length: Some(ScheduleLength::Steps(steps)) });
         let (start, warmup_from, later_decays) = (0, None, Vec::new());
         LrSchedule { peak: 6e-4, start, warmup_steps, warmup_from, hold_steps, later_decays, decay }
     }
@@ -114,8 +114,12 @@ mod tests {
 
     #[test]
     fn rates_that_change_within_a_part_are_light() {
-        let cosine =
-            CosineDecay { last: 0.25, steps: Some(10), repeat: CosineRepeat::Restart, ..CosineDecay::default() };
+        let cosine = CosineDecay {
+            last: 0.25,
+            length: Some(ScheduleLength::Steps(10)),
+            repeat: CosineRepeat::Restart,
+            ..CosineDecay::default()
+        };
         let schedule = LrSchedule { decay: Decay::Cosine(cosine), ..schedule(200, 300, 1) };
         insta::assert_snapshot!(rates(&schedule, 1000).join("\n"));
     }

@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn schedules_in_a_line() {
-        let linear = |steps| Decay::Linear(DecayTarget { last: 0.0, steps: Some(steps), ..DecayTarget::default() });
+        let linear = |steps| Decay::Linear(DecayTarget { last: 0.0, length: Some(ScheduleLength::Steps(steps)) });
         let schedule = |warmup_steps, warmup_from, decay| LrSchedule {
             peak: 6e-4,
             start: 0,
@@ -285,7 +285,7 @@ mod tests {
             decay,
         };
         let line = |warmup_steps, warmup_from, decay| schedule_line(&schedule(warmup_steps, warmup_from, decay));
-        insta::assert_snapshot!(line(10, None, Decay::Cosine(CosineDecay { steps: Some(40), ..CosineDecay::default() })), @"peak 6e-4; warmup lr·(step+1)/10; cosine to 6e-5 at step 50, constant after");
+        insta::assert_snapshot!(line(10, None, Decay::Cosine(CosineDecay { length: Some(ScheduleLength::Steps(40)), ..CosineDecay::default() })), @"peak 6e-4; warmup lr·(step+1)/10; cosine to 6e-5 at step 50, constant after");
         insta::assert_snapshot!(line(20, Some(0.1), linear(80)), @"peak 6e-4; warmup from 6e-5 to the peak at step 20; linear to 0 at step 100, constant after");
         insta::assert_snapshot!(line(0, None, Decay::Step(StepDecay { every: Some(ScheduleLength::Steps(1_000)), epochs: None, gamma: 0.95 })), @"peak 6e-4; times 0.95 every 1,000 steps");
         let stable = LrSchedule { hold_steps: 70, ..schedule(10, None, linear(20)) };
@@ -296,11 +296,11 @@ mod tests {
             |later_decays| schedule_line(&LrSchedule { hold_steps: 80, later_decays, ..schedule(0, None, linear(20)) });
         insta::assert_snapshot!(repeated(vec![180]), @"peak 6e-4; constant to step 80; decay from step 80, then the peak again; linear to 0 at step 200, constant after");
         insta::assert_snapshot!(repeated(vec![180, 1_280]), @"peak 6e-4; constant to step 80; decays from steps 80 and 180, then the peak again; linear to 0 at step 1,300, constant after");
-        let sqrt = Decay::Sqrt(DecayTarget { last: 0.0, steps: Some(20), ..DecayTarget::default() });
+        let sqrt = Decay::Sqrt(DecayTarget { last: 0.0, length: Some(ScheduleLength::Steps(20)) });
         let stable = LrSchedule { hold_steps: 80, ..schedule(0, None, sqrt) };
         insta::assert_snapshot!(schedule_line(&stable), @"peak 6e-4; constant to step 80; sqrt to 0 at step 100, constant after");
         let inverse = |start, hold_steps| {
-            let decay = Decay::InverseSqrt(InverseSqrtDecay { steps: Some(40), ..InverseSqrtDecay::default() });
+            let decay = Decay::InverseSqrt(InverseSqrtDecay { length: Some(ScheduleLength::Steps(40)) });
             schedule_line(&LrSchedule { start, hold_steps, ..schedule(10, None, decay) })
         };
         insta::assert_snapshot!(inverse(0, 30), @"peak 6e-4; warmup lr·(step+1)/10; constant to step 40; inverse_sqrt lr·√(40/step)");

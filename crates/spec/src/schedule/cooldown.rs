@@ -3,25 +3,17 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{ScheduleLength, misplaced_step};
+use super::length::{LengthKeys, ScheduleLength};
+use super::misplaced_step;
 
 /// The length of the decay, one of `steps`, `tokens` and `share`, and the points at which it ends.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-#[schemars(extend("x-exclusive" = ["steps", "tokens", "share"]))]
+#[serde(default)]
+#[schemars(deny_unknown_fields)]
 pub struct Cooldown {
-    /// Optimizer steps.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(!skip_serializing_if, range(min = 1, max = 1_000_000_000_000u64))]
-    pub steps: Option<u64>,
-    /// Tokens, counted as in `train.tokens`. They are rounded to the nearest number of whole steps, at least 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(!skip_serializing_if, range(min = 1, max = 1_000_000_000_000_000_000u64))]
-    pub tokens: Option<u64>,
-    /// The fraction of the run's steps, rounded to the nearest whole number, at least 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(!skip_serializing_if, range(max = 1), extend("exclusiveMinimum" = 0))]
-    pub share: Option<f64>,
+    /// `None` if only points are given, which is a mistake.
+    #[serde(flatten, with = "LengthKeys")]
+    pub length: Option<ScheduleLength>,
     /// Points before the end of the run at which a decay of the same length ends, counted from the start of the run. After each, training
     /// continues at the peak learning rate (WSD-S, Wen et al. 2024).
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -31,21 +23,11 @@ pub struct Cooldown {
 
 impl From<ScheduleLength> for Cooldown {
     fn from(length: ScheduleLength) -> Self {
-        match length {
-            ScheduleLength::Steps(steps) => Self { steps: Some(steps), ..Self::default() },
-            ScheduleLength::Tokens(tokens) => Self { tokens: Some(tokens), ..Self::default() },
-            ScheduleLength::Share(share) => Self { share: Some(share), ..Self::default() },
-        }
+        Self { length: Some(length), at: Vec::new() }
     }
 }
 
 impl Cooldown {
-    /// Its length; `None` if only points are given, which is a mistake.
-    #[must_use]
-    pub fn length(&self) -> Option<ScheduleLength> {
-        ScheduleLength::given(self.steps, self.tokens, self.share)
-    }
-
     /// The steps at which decays of `length` steps start, in a run of `end` steps whose warmup ends at step `start`. Empty if the `steps` of a
     /// point are unknown.
     ///

@@ -4,32 +4,24 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::f64::consts::PI;
 
-use super::ScheduleLength;
 use super::fall::{CosineRepeat, Fall};
+use super::length::{LengthKeys, ScheduleLength};
 use crate::diagnostic::KeyMistake;
 use crate::format::choice_name;
 use crate::serde_defaults::{is_default, is_one};
 
-/// A decay along half a cosine, which may repeat.
+/// A decay along half a cosine, which may repeat. `steps`, `tokens` or `share` is its length from the end of the warmup. Default: the rest of the
+/// run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-#[schemars(extend("x-exclusive" = ["steps", "tokens", "share"]))]
+#[serde(default)]
+#[schemars(deny_unknown_fields)]
 pub struct CosineDecay {
     /// Fraction of the peak learning rate that is reached.
     #[serde(rename = "final")]
     #[schemars(range(min = 0, max = 1))]
     pub last: f64,
-    /// Steps from the end of the warmup. Default: the rest of the run, unless the length is given in another way.
-    #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
-    pub steps: Option<u64>,
-    /// Tokens from the end of the warmup, counted as in `train.tokens`. They are rounded to the nearest number of whole steps, at least 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(!skip_serializing_if, range(min = 1, max = 1_000_000_000_000_000_000u64))]
-    pub tokens: Option<u64>,
-    /// The fraction of the run's steps that the decay takes, rounded to the nearest whole number, at least 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(!skip_serializing_if, range(max = 1), extend("exclusiveMinimum" = 0))]
-    pub share: Option<f64>,
+    #[serde(flatten, with = "LengthKeys")]
+    pub length: Option<ScheduleLength>,
     /// What follows: the last rate to the end (never); a rise along the same curve, a fall, and so on (mirror, as PyTorch's
     /// CosineAnnealingLR); or a jump to the peak and the next fall (restart).
     #[serde(skip_serializing_if = "is_default")]
@@ -43,7 +35,7 @@ pub struct CosineDecay {
 
 impl Default for CosineDecay {
     fn default() -> Self {
-        Self { last: 0.1, steps: None, tokens: None, share: None, repeat: CosineRepeat::Never, period_factor: 1 }
+        Self { last: 0.1, length: None, repeat: CosineRepeat::Never, period_factor: 1 }
     }
 }
 
@@ -52,14 +44,10 @@ impl CosineDecay {
         Fall { name: "cosine", left: |progress| 0.5 * (1.0 + (PI * progress).cos()), settings: self }
     }
 
-    pub(super) fn length(self) -> Option<ScheduleLength> {
-        ScheduleLength::given(self.steps, self.tokens, self.share)
-    }
-
     pub(super) fn mistakes(&self) -> Vec<KeyMistake> {
         let Self { repeat, period_factor, .. } = self;
         let (name, mut mistakes) = (choice_name(repeat), Vec::new());
-        if *repeat != CosineRepeat::Never && self.length().is_none() {
+        if *repeat != CosineRepeat::Never && self.length.is_none() {
             mistakes.push(KeyMistake::new(
                 ["schedule.decay.cosine.repeat"],
                 format!(

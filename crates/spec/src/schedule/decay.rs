@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 use super::cosine::CosineDecay;
 use super::fall::{CosineRepeat, Fall};
 use super::inverse_sqrt::InverseSqrtDecay;
+use super::length::{LengthKeys, ScheduleLength};
+use super::misplaced_step;
 use super::piecewise::{self, SchedulePoint};
 use super::step::{RowDecay, StepDecay};
-use super::{ScheduleLength, misplaced_step};
 use crate::diagnostic::KeyMistake;
 
 /// The shape of the decay.
@@ -42,39 +43,30 @@ impl Default for Decay {
     }
 }
 
-/// The end of a continuous decay.
+/// The end of a continuous decay. `steps`, `tokens` or `share` is its length from the end of the warmup. Default: the rest of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-#[schemars(extend("x-exclusive" = ["steps", "tokens", "share"]))]
+#[serde(default)]
+#[schemars(deny_unknown_fields)]
 pub struct DecayTarget {
     /// Fraction of the peak learning rate that is reached.
     #[serde(rename = "final")]
     #[schemars(range(min = 0, max = 1))]
     pub last: f64,
-    /// Steps from the end of the warmup. Default: the rest of the run, unless the length is given in another way.
-    #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
-    pub steps: Option<u64>,
-    /// Tokens from the end of the warmup, counted as in `train.tokens`. They are rounded to the nearest number of whole steps, at least 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(!skip_serializing_if, range(min = 1, max = 1_000_000_000_000_000_000u64))]
-    pub tokens: Option<u64>,
-    /// The fraction of the run's steps that the decay takes, rounded to the nearest whole number, at least 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(!skip_serializing_if, range(max = 1), extend("exclusiveMinimum" = 0))]
-    pub share: Option<f64>,
+    #[serde(flatten, with = "LengthKeys")]
+    pub length: Option<ScheduleLength>,
 }
 
 impl Default for DecayTarget {
     fn default() -> Self {
-        Self { last: 0.1, steps: None, tokens: None, share: None }
+        Self { last: 0.1, length: None }
     }
 }
 
 impl DecayTarget {
     /// A decay that reaches it along the curve `left`.
     fn fall(self, name: &'static str, left: fn(f64) -> f64) -> Fall {
-        let Self { last, steps, tokens, share } = self;
-        Fall { name, left, settings: CosineDecay { last, steps, tokens, share, ..CosineDecay::default() } }
+        let Self { last, length } = self;
+        Fall { name, left, settings: CosineDecay { last, length, ..CosineDecay::default() } }
     }
 }
 
@@ -101,7 +93,7 @@ impl Decay {
 
     /// The steps until the decay ends, if it has an end.
     pub fn steps(&self) -> Option<u64> {
-        self.fall()?.settings.steps
+        self.fall()?.steps()
     }
 
     /// The key under `schedule.decay`.
@@ -148,9 +140,9 @@ impl Decay {
     pub fn length(&self) -> Option<DecayLength> {
         let (length, advice) = match self {
             Self::Step(drops) => (drops.every?, "use `constant: {}` for no decay"),
-            Self::InverseSqrt(decay) => (decay.length()?, "delete it for the steps of the warmup"),
-            _ if self.repeats() => (self.fall()?.settings.length()?, "delete `repeat`, which has no effect"),
-            _ => (self.fall()?.settings.length()?, "delete it for the rest of the run"),
+            Self::InverseSqrt(decay) => (decay.length?, "delete it for the steps of the warmup"),
+            _ if self.repeats() => (self.fall()?.settings.length?, "delete `repeat`, which has no effect"),
+            _ => (self.fall()?.settings.length?, "delete it for the rest of the run"),
         };
         let key = if matches!(self, Self::Step(_)) { "every" } else { length.key() };
         Some(DecayLength { key: format!("schedule.decay.{}.{key}", self.name()), length, advice })
@@ -159,7 +151,7 @@ impl Decay {
     /// Steps at the peak between a warmup of `warmup_steps` steps and the decay of a plan.
     pub fn hold_steps(&self, warmup_steps: u64) -> u64 {
         match self {
-            Self::InverseSqrt(decay) => decay.steps.unwrap_or(0).saturating_sub(warmup_steps),
+            Self::InverseSqrt(decay) => decay.steps().unwrap_or(0).saturating_sub(warmup_steps),
             _ => 0,
         }
     }
@@ -168,10 +160,11 @@ impl Decay {
     /// has `warmup_steps` steps, an epoch `epoch_rows` rows, and a step `sequences`.
     #[must_use]
     pub fn planned(self, length: Option<u64>, rest: u64, warmup_steps: u64, epoch_rows: u64, sequences: u64) -> Self {
-        let steps = Some(length.unwrap_or(rest));
-        let target = |target| DecayTarget { steps, tokens: None, share: None, ..target };
+        let steps = |length| Some(ScheduleLength::Steps(length));
+        let to_end = steps(length.unwrap_or(rest));
+        let target = |target| DecayTarget { length: to_end, ..target };
         match self {
-            Self::Cosine(cosine) => Self::Cosine(CosineDecay { steps, tokens: None, share: None, ..cosine }),
+            Self::Cosine(cosine) => Self::Cosine(CosineDecay { length: to_end, ..cosine }),
             Self::Linear(linear) => Self::Linear(target(linear)),
             Self::Sqrt(sqrt) => Self::Sqrt(target(sqrt)),
             Self::Step(StepDecay { every: None, epochs, gamma }) => {
@@ -179,12 +172,9 @@ impl Decay {
                 let rows = (epochs.unwrap_or(1.0) * epoch_rows as f64).round().max(1.0) as u64;
                 Self::Rows(RowDecay { rows, sequences, gamma })
             }
-            Self::Step(drops) => {
-                Self::Step(StepDecay { every: length.map(ScheduleLength::Steps), epochs: None, ..drops })
-            }
+            Self::Step(drops) => Self::Step(StepDecay { every: length.and_then(steps), epochs: None, ..drops }),
             Self::InverseSqrt(_) => {
-                let steps = Some(length.unwrap_or(warmup_steps));
-                Self::InverseSqrt(InverseSqrtDecay { steps, ..InverseSqrtDecay::default() })
+                Self::InverseSqrt(InverseSqrtDecay { length: steps(length.unwrap_or(warmup_steps)) })
             }
             decay @ (Self::Piecewise(_) | Self::Constant {} | Self::Rows(_)) => decay,
         }
@@ -283,7 +273,7 @@ mod tests {
         };
         let every = |steps: u64| Some(ScheduleLength::Steps(steps));
         let step = |every, epochs| Decay::Step(StepDecay { every, epochs, gamma: 0.5 });
-        let target = |steps| DecayTarget { last: 0.0, steps, ..DecayTarget::default() };
+        let target = |steps: Option<u64>| DecayTarget { last: 0.0, length: steps.map(ScheduleLength::Steps) };
         let restarts = CosineDecay { repeat: CosineRepeat::Restart, period_factor: 2, ..CosineDecay::default() };
         for (decay, stored) in [
             (Decay::Cosine(CosineDecay::default()), r#"{"cosine":{"last":0.1,"steps":9}}"#),

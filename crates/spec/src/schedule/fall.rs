@@ -17,17 +17,22 @@ pub struct Fall {
 }
 
 impl Fall {
+    /// Its steps, in a plan.
+    pub(super) fn steps(&self) -> Option<u64> {
+        self.settings.length?.known_steps(None)
+    }
+
     pub(super) fn rate(&self, peak: f64, since: u64) -> f64 {
-        let CosineDecay { last, steps, repeat, period_factor, .. } = self.settings;
-        let (since, steps) = repeat.phase(since, steps.unwrap_or(u64::MAX), period_factor);
+        let CosineDecay { last, repeat, period_factor, .. } = self.settings;
+        let (since, steps) = repeat.phase(since, self.steps().unwrap_or(u64::MAX), period_factor);
         let end = last * peak;
         if since < steps { end + (self.left)(since as f64 / steps as f64) * (peak - end) } else { end }
     }
 
     pub(super) fn describe(&self, peak: f64, start: u64) -> String {
-        let CosineDecay { last, steps, repeat, period_factor, .. } = self.settings;
+        let CosineDecay { last, repeat, period_factor, .. } = self.settings;
         let (name, end) = (self.name, scientific(last * peak));
-        let steps = steps.unwrap_or(u64::MAX);
+        let steps = self.steps().unwrap_or(u64::MAX);
         let after = repeat.describe(steps, period_factor);
         format!("{name} to {end} at step {}, {after}", count(start.saturating_add(steps)))
     }

@@ -3,40 +3,27 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::ScheduleLength;
+use super::length::{LengthKeys, ScheduleLength};
 use crate::format::{count, counted};
 
-/// The inverse square root of the step.
+/// The inverse square root of the step. `steps`, `tokens` or `share` is the length from the start of the warmup until the rate starts to
+/// fall, at least that of the warmup. Default: the warmup's.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-#[schemars(extend("x-exclusive" = ["steps", "tokens", "share"]))]
+#[serde(default)]
+#[schemars(deny_unknown_fields)]
 pub struct InverseSqrtDecay {
-    /// Steps from the start of the warmup until the rate starts to fall, at least the steps of the warmup. Default: the steps of the warmup,
-    /// unless the length is given in another way.
-    #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
-    pub steps: Option<u64>,
-    /// Tokens until the rate starts to fall, counted as in `train.tokens`. They are rounded to the nearest number of whole steps, at least 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(!skip_serializing_if, range(min = 1, max = 1_000_000_000_000_000_000u64))]
-    pub tokens: Option<u64>,
-    /// The fraction of the run's steps until the rate starts to fall, rounded to the nearest whole number, at least 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(!skip_serializing_if, range(max = 1), extend("exclusiveMinimum" = 0))]
-    pub share: Option<f64>,
+    #[serde(flatten, with = "LengthKeys")]
+    pub length: Option<ScheduleLength>,
 }
 
 impl InverseSqrtDecay {
-    pub(super) fn length(self) -> Option<ScheduleLength> {
-        ScheduleLength::given(self.steps, self.tokens, self.share)
-    }
-
     /// The message and the help of a mistake that depends on the steps of the warmup.
     pub fn mistake(
         self,
         warmup_steps: u64,
         in_steps: impl Fn(ScheduleLength) -> Option<u64>,
     ) -> Option<(String, String)> {
-        let Some(length) = self.length() else {
+        let Some(length) = self.length else {
             return (warmup_steps == 0).then(|| {
                 (
                     "`schedule.decay.inverse_sqrt` needs a warmup, or `steps`".to_owned(),
@@ -58,15 +45,20 @@ impl InverseSqrtDecay {
         }
     }
 
+    /// The steps until the rate starts to fall, in a plan.
+    pub(super) fn steps(self) -> Option<u64> {
+        self.length?.known_steps(None)
+    }
+
     /// The learning rate `since` steps after it started to fall.
     pub(super) fn rate(self, peak: f64, since: u64) -> f64 {
-        let Some(steps) = self.steps else { return peak };
+        let Some(steps) = self.steps() else { return peak };
         peak * (steps as f64 / steps.saturating_add(since) as f64).sqrt()
     }
 
     /// `start` is the step at which the rate starts to fall.
     pub(super) fn describe(self, start: u64) -> String {
-        let steps = self.steps.unwrap_or(start);
+        let steps = self.steps().unwrap_or(start);
         match start.saturating_sub(steps) {
             0 => format!("inverse_sqrt lr·√({steps}/step)"),
             offset => format!("inverse_sqrt lr·√({steps}/(step-{offset}))"),

@@ -99,11 +99,11 @@ mod tests {
     }
 
     fn cosine(last: f64, steps: u64) -> Decay {
-        Decay::Cosine(CosineDecay { last, steps: Some(steps), ..CosineDecay::default() })
+        Decay::Cosine(CosineDecay { last, length: Some(ScheduleLength::Steps(steps)), ..CosineDecay::default() })
     }
 
     fn linear(steps: u64) -> Decay {
-        Decay::Linear(DecayTarget { last: 0.0, steps: Some(steps), ..DecayTarget::default() })
+        Decay::Linear(DecayTarget { last: 0.0, length: Some(ScheduleLength::Steps(steps)) })
     }
 
     fn drops(every: u64, gamma: f64) -> Decay {
@@ -146,7 +146,12 @@ mod tests {
             schedule(
                 2,
                 None,
-                Decay::Cosine(CosineDecay { steps: Some(10), repeat, period_factor, ..CosineDecay::default() }),
+                Decay::Cosine(CosineDecay {
+                    length: Some(ScheduleLength::Steps(10)),
+                    repeat,
+                    period_factor,
+                    ..CosineDecay::default()
+                }),
             )
         };
         let once = schedule(2, None, cosine(0.1, 10));
@@ -216,7 +221,7 @@ mod tests {
     /// peak · (1 − √(n/16)) n steps after the start of a cooldown of 16 steps (Hägele et al. 2024): its roots are exact.
     #[test]
     fn a_square_root_decay_falls_as_published() {
-        let sqrt = |share| Decay::Sqrt(DecayTarget { last: share, steps: Some(16), ..DecayTarget::default() });
+        let sqrt = |share| Decay::Sqrt(DecayTarget { last: share, length: Some(ScheduleLength::Steps(16)) });
         let s = LrSchedule { hold_steps: 10, ..schedule(2, None, sqrt(0.0)) };
         let got = [11, 12, 13, 16, 21, 27, 28, 99].map(|step| s.rate(step) / 6e-4);
         for (got, want) in got.into_iter().zip([1.0, 1.0, 0.75, 0.5, 0.25, 1.0 - 15.0_f64.sqrt() / 4.0, 0.0, 0.0]) {
@@ -235,7 +240,7 @@ mod tests {
             ..schedule(
                 4,
                 Some(0.25),
-                Decay::InverseSqrt(InverseSqrtDecay { steps: Some(steps), ..InverseSqrtDecay::default() }),
+                Decay::InverseSqrt(InverseSqrtDecay { length: Some(ScheduleLength::Steps(steps)) }),
             )
         };
         let fairseq = |update: u64| match update {
@@ -271,7 +276,7 @@ mod tests {
         assert_eq!(s.zero_rate_steps(40).first(), Some(&(30..40)));
         // Two points are a decay with an end; the shapes are those of decays.
         let two = |shape| schedule(2, None, Decay::Piecewise(vec![point(10, 0.1, shape)]));
-        let sqrt = Decay::Sqrt(DecayTarget { last: 0.1, steps: Some(10), ..DecayTarget::default() });
+        let sqrt = Decay::Sqrt(DecayTarget { last: 0.1, length: Some(ScheduleLength::Steps(10)) });
         for (shape, decay) in [(PointShape::Cosine, cosine(0.1, 10)), (PointShape::Sqrt, sqrt)] {
             for step in 0..20 {
                 close(two(shape).rate(step), schedule(2, None, decay.clone()).rate(step));

@@ -56,7 +56,7 @@ mod tests {
         let mut experiment = experiment();
         experiment.seed.data = seed;
         experiment.train.steps = Some(steps);
-        experiment.schedule.decay = Decay::Linear(DecayTarget { last: 0.0, steps: None, ..DecayTarget::default() });
+        experiment.schedule.decay = Decay::Linear(DecayTarget { last: 0.0, length: None });
         experiment.schedule.cooldown = Some(ScheduleLength::Steps(decay).into());
         Trajectory::of(&compiled(&experiment))
     }

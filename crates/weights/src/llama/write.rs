@@ -68,10 +68,13 @@ pub(super) fn config(class: &Class, s: &ModelSpec) -> Value {
         // The scale is 1/√ of this number, which is a whole one in published models.
         let scalar = 1.0 / (scale * scale);
         let whole = scalar.round();
-        config["query_pre_attn_scalar"] = if 1.0 / whole.sqrt() == scale { json!(whole as u64) } else { json!(scalar) };
+        // Rounding may lose the scale: a number beside it gives it back.
+        let mut near = [scalar, scalar.next_down(), scalar.next_up()].into_iter();
+        let exact = near.find(|scalar| 1.0 / scalar.sqrt() == scale).unwrap_or(scalar);
+        config["query_pre_attn_scalar"] = if 1.0 / whole.sqrt() == scale { json!(whole as u64) } else { json!(exact) };
         config["final_logit_softcapping"] = s.options.logit_softcap.into();
     }
-    add_windows(class, &layers, &mut config);
+    add_windows(class, s.context_length, &layers, &mut config);
     if class.has_layers_without_rope() {
         let flags: Vec<u8> = layers.iter().map(|layer| u8::from(layer.rotary.is_some())).collect();
         config["no_rope_layers"] = flags.into();
@@ -80,9 +83,11 @@ pub(super) fn config(class: &Class, s: &ModelSpec) -> Value {
 }
 
 /// Adds the keys of windows, under the names of all versions of `transformers`.
-fn add_windows(class: &Class, layers: &[Layer], config: &mut Value) {
+fn add_windows(class: &Class, context_length: usize, layers: &[Layer], config: &mut Value) {
     if class.windows != Windows::Never {
-        config["sliding_window"] = layers.iter().find_map(|layer| layer.window).into();
+        // Gemma's class reads the number even if no layer has a window.
+        let unused = class.query_scalar.then_some(context_length as u32);
+        config["sliding_window"] = layers.iter().find_map(|layer| layer.window).or(unused).into();
     }
     if matches!(class.windows, Windows::Optional | Windows::AllButEvery(_)) {
         let types = layers.iter().map(|layer| LAYER_TYPES[usize::from(layer.window.is_some())]);
