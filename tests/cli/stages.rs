@@ -125,6 +125,23 @@ fn checkpoints_are_evaluated_with_the_windows_of_their_stage() {
     }
 }
 
+/// A fork's own windows apply after the checkpoint from which it starts, and that of a fork of a fork has the first run's.
+#[test]
+fn the_checkpoint_from_which_a_fork_starts_has_the_windows_that_trained_it() {
+    let (sandbox, run) = trained("{sequences: 8, micro_batch: 4}", TWO);
+    let mut last = run.id();
+    for name in ["one", "two"] {
+        let set = ["--set", "train.stages=[]", "--set", "model.window=4", "--threads", "1", "--quiet"];
+        sandbox.expect(0, [["fork", &last, "--from", "10", "--name", name].as_slice(), &set].concat().as_slice());
+        last = sandbox.runs().into_values().map(|run| run.id()).find(|id| id.starts_with(name)).unwrap();
+        let loss = |id: &str| {
+            let result = sandbox.json_of(&["eval", id, "--step", "10", "--threads", "1", "--json"]);
+            result["val_loss"].as_f64().unwrap()
+        };
+        assert_eq!(loss(&last).to_bits(), loss(&run.id()).to_bits());
+    }
+}
+
 #[test]
 fn a_batch_warms_up() {
     let sandbox = sandbox("{sequences: 8, micro_batch: 2, warmup: {from: 2, until: {tokens: 1000}}}", "");

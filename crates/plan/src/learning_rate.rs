@@ -52,7 +52,7 @@ impl StepClock<'_> {
     }
 }
 
-/// The schedule with its open lengths filled in from the run's, of the rows `rows`. `notes` receive the steps of lengths in tokens.
+/// The schedule with its open lengths filled in from the run's. Its steps read `rows`. `notes` receive the steps of lengths in tokens.
 pub(crate) fn lr_schedule(
     experiment: &Experiment,
     rows: &RowSequence,

@@ -8,11 +8,13 @@ use candle_core::Tensor;
 use runner_compare::plan_files::{PlanDifference, rebuild_plan};
 use runner_compare::stored_plan::{self, resolved_experiment};
 use runner_data::{Prepared, TextTokenizer};
+use runner_files::parent_folder;
 use runner_inputs::{
     Host, RunEvent, RunObserver, check_same_data, explain_missing_data, prepare_data, recorded_tokenizer,
 };
 use runner_machine::local_cluster::local_cluster;
-use runner_record::manifest::{Manifest, RunOrigin};
+use runner_record::ancestry::{Ancestor, ancestors};
+use runner_record::manifest::Manifest;
 use runner_record::record_check::changed_descriptions;
 use runner_record::run_dir::{self, CHECKPOINTS, PLAN, RESOLVED, TOKENIZER};
 use runner_record::{CheckpointChoice, catalog, checkpoint};
@@ -98,26 +100,20 @@ impl OpenedRun {
         Ok(program)
     }
 
-    /// The model of a checkpoint, as the last step before it was trained. The checkpoint from which a fork starts has the model of the run that
-    /// trained it, if that run is in the same folder.
+    /// The model of a checkpoint, as the last step before it was trained. The checkpoint from which a run starts has the model of the ancestor
+    /// that trained it, unless the folder of that run is gone.
     ///
     /// # Errors
     /// If a plan is damaged, or there is no such checkpoint.
     pub fn model(&self, which: CheckpointChoice) -> Result<ModelSpec> {
-        self.model_of_step(checkpoint::chosen_step(&self.path.join(CHECKPOINTS), which)?)
-    }
-
-    /// The model as the last of the first `step` steps trained it.
-    fn model_of_step(&self, step: u64) -> Result<ModelSpec> {
-        let parent = match run_dir::read_manifest(&self.path)?.origin {
-            Some(RunOrigin::Fork { id, step: Some(start), .. }) if step <= start => {
-                self.path.parent().and_then(|root| open_run(root, &id).ok())
-            }
-            _ => None,
-        };
-        match parent {
-            Some(parent) => parent.model_of_step(step),
-            None => Ok(self.program()?.model_at(step.saturating_sub(1)).clone()),
+        let step = checkpoint::chosen_step(&self.path.join(CHECKPOINTS), which)?;
+        let model = |run: &Self| Ok(run.program()?.model_at(step.saturating_sub(1)).clone());
+        let root = parent_folder(&self.path);
+        let ancestors = ancestors(root, &run_dir::read_manifest(&self.path)?);
+        let inherited = |ancestor: &&Ancestor| !ancestor.gone && ancestor.step.is_some_and(|start| step <= start);
+        match ancestors.iter().take_while(inherited).last() {
+            Some(ancestor) => model(&open_run(root, &ancestor.id)?),
+            None => model(self),
         }
     }
 

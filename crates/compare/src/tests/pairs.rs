@@ -334,6 +334,23 @@ pub(super) const PAIRS: &[Pair] = &[
         &[("batch.sequences", E::Mathematics)],
     ),
     (
+        "a batch that warms up",
+        "",
+        "batch: {sequences: 8, micro_batch: 4, warmup: {from: 4, until: {steps: 10}}}",
+        Mathematics,
+        &[P::Batch],
+        &[("batch.warmup.from", E::Mathematics), ("batch.warmup.until", E::Mathematics)],
+    ),
+    (
+        "a rate for the number of tokens",
+        "model: {family: gpt2, layers: 4, heads: 2, d_model: 16, d_ff: 32, context_length: 32, tie_embeddings: false}",
+        "model: {family: gpt2, layers: 4, heads: 2, d_model: 16, d_ff: 32, context_length: 32, tie_embeddings: false}\n\
+         train: {steps: 100, transfer: {d_model: 16, tokens: 1000}}",
+        Mathematics,
+        &[P::Optimizer],
+        &[("train.transfer.tokens", E::Mathematics)],
+    ),
+    (
         "more layers",
         "",
         "model: {family: gpt2, layers: 5, heads: 2, d_model: 16, d_ff: 32, context_length: 32}",

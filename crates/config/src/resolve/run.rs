@@ -18,6 +18,15 @@ impl Resolver<'_> {
     /// Checks the optimizer, and the groups of parameters against the model's names.
     pub(crate) fn optimizer(&mut self, optimizer: &Optimizer, train: Option<&Train>, model: Option<&Model>) {
         self.key_mistakes(optimizer.description().mistakes(&format!("optimizer.{}", optimizer.name())));
+        let is_decayed = self.given("optimizer.muon.weight_decay")
+            || train.is_some_and(|train| train.groups.iter().any(|group| group.weight_decay.is_some()));
+        if matches!(optimizer, Optimizer::Muon(muon) if muon.cautious_decay) && !is_decayed {
+            self.error(
+                &["optimizer.muon.cautious_decay"],
+                "`cautious_decay: true` has no effect without a `weight_decay`",
+                "set `optimizer.muon.weight_decay`, or delete `cautious_decay`",
+            );
+        }
         if let (Some(train), Some(model)) = (train, model) {
             // The names do not depend on the size of the vocabulary.
             let spec = model.spec(model.vocab_size.unwrap_or(1));
@@ -67,7 +76,7 @@ impl Resolver<'_> {
             self.error(
                 &["schedule.warmup.from"],
                 "`schedule.warmup.from` has no effect without the length of the warmup",
-                "give `steps`, `tokens` or `share` beside it, or delete it",
+                "add `steps`, `tokens` or `share`, or delete `from`",
             );
         }
         let length = schedule.warmup.length();

@@ -55,6 +55,8 @@ says! {
     variants_are_gpt2s: "model:\n  preset: llama-micro\n  norm: post\n  activation: relu\n  positions: sinusoidal\n  embedding_scale: true\n  head_bias: true\n  final_norm: false\n  mlp_dropout: 0.1\ndata: {train: {text: {files: [input.txt]}}}\n";
     evaluations_of_a_model_that_sees_all_words: "model: {preset: gpt2-micro, causal: false}\ndata: {train: {text: {files: [input.txt]}}}\neval:\n  hellaswag: {builtin: stories}\n  samples: {prompts: [a]}\n";
     initial_weights_by_an_unknown_word: "model:\n  preset: llama-micro\n  init: {pytorch: {embedding: uniform}}\ndata: {train: {text: {files: [input.txt]}}}\n";
+    a_warmup_without_a_length: with("schedule:\n  warmup: {from: 0.1}\n");
+    cautious_decay_without_a_decay: with("optimizer: {muon: {cautious_decay: true}}\n");
     a_schedule_from_a_fork_in_a_run_that_is_not_a_fork: with("schedule:\n  start: fork\n");
     a_schedule_from_an_unknown_word: with("schedule:\n  start: best\n");
     a_schedule_that_starts_after_the_run: with("train: {steps: 100}\nschedule:\n  start: 90\n  warmup: {steps: 20}\n");

@@ -10,7 +10,7 @@ use runner_spec::experiment::{
     ParquetSource, Pipeline, PipelineSchedule, Seeds, Source, Tokenizer, Validation,
 };
 use runner_spec::model::layout::ParamLayout;
-use runner_spec::model::parameters;
+use runner_spec::model::{ModelSpec, parameters};
 use runner_spec::optimizer::{AdamW, Decays, Sgd};
 use runner_spec::program::Device;
 use runner_spec::schedule::{CosineDecay, Decay, ScheduleLength};
@@ -327,28 +327,54 @@ fn small_presets_are_exported_as_the_class_of_their_name() {
         ("smollm3-nano", "smollm3"),
     ] {
         let spec = experiment(&SHORT.replace("gpt2-micro", preset), &[]).model.spec(256);
-        let layout = ParamLayout::new(parameters(&spec));
-        let export = HfExport {
-            spec: &spec,
-            layout: &layout,
-            dtype: Dtype::F32,
-            shard_bytes: u64::MAX,
-            vocab_size: 256,
-            tokenizer: Err(PlainError::request("none")),
-            special: SpecialTokens::default(),
-        };
-        let folder = tempfile::tempdir().unwrap();
-        let zeros = vec![0; layout.total * 4];
-        let mut source = |write: &mut dyn FnMut(u64, &[u8]) -> _| {
-            write(0, &zeros)?;
-            Ok(1)
-        };
-        export.write(folder.path(), true, &mut source, &mut |_| Ok(None)).unwrap();
-        let described = runner_weights::describe(folder.path()).unwrap();
-        assert_eq!(described.spec, spec, "{preset}");
-        let config = std::fs::read_to_string(folder.path().join("config.json")).unwrap();
-        assert!(config.contains(&format!("\"model_type\": \"{model_type}\"")), "{preset}: {config}");
+        let (described, config) = exported(&spec).unwrap();
+        assert_eq!(described, spec, "{preset}");
+        assert_eq!(config["model_type"], model_type, "{preset}: {config}");
     }
+}
+
+/// What a folder for `transformers` of a model of the shape `spec` describes, and its `config.json`.
+fn exported(spec: &ModelSpec) -> Result<(ModelSpec, serde_json::Value), String> {
+    let layout = ParamLayout::new(parameters(spec));
+    let export = HfExport {
+        spec,
+        layout: &layout,
+        dtype: Dtype::F32,
+        shard_bytes: u64::MAX,
+        vocab_size: 256,
+        tokenizer: Err(PlainError::request("none")),
+        special: SpecialTokens::default(),
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let zeros = vec![0; layout.total * 4];
+    let mut source = |write: &mut dyn FnMut(u64, &[u8]) -> _| {
+        write(0, &zeros)?;
+        Ok(1)
+    };
+    export.write(folder.path(), true, &mut source, &mut |_| Ok(None)).map_err(|error| error.to_string())?;
+    let config = std::fs::read_to_string(folder.path().join("config.json")).unwrap();
+    Ok((runner_weights::describe(folder.path()).unwrap().spec, serde_json::from_str(&config).unwrap()))
+}
+
+/// `transformers` cannot compute Gemma 3 with `sliding_window: null`, even if no layer has a window, or read a scale that is not 1/√ of a whole
+/// number.
+#[test]
+fn folders_of_gemma_have_whole_numbers() {
+    let mut spec = experiment(&SHORT.replace("gpt2-micro", "gemma3-nano"), &[]).model.spec(256);
+    spec.options.pattern.clear();
+    for scalar in [1, 7, 168, 256, 99_991] {
+        spec.options.attention_scale = Some(1.0 / f64::from(scalar).sqrt());
+        let (described, config) = exported(&spec).unwrap();
+        assert_eq!(described.options.attention_scale, spec.options.attention_scale);
+        assert_eq!(
+            (&config["query_pre_attn_scalar"], &config["sliding_window"]),
+            (&scalar.into(), &spec.context_length.into())
+        );
+        assert!(described.options.windows().is_empty());
+    }
+    spec.options.attention_scale = Some(0.11);
+    let error = exported(&spec).unwrap_err();
+    assert!(error.contains("`attention_scale: 0.11`"), "{error}");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use runner_spec::schedule::{
     CosineDecay, CosineRepeat, Decay, DecayTarget, InverseSqrtDecay, LrSchedule, PointShape, ScheduleLength,
     SchedulePoint, StepDecay,
 };
+use runner_spec::transfer::Transfer;
 
 #[test]
 fn steps_with_a_rate_of_zero_get_a_warning() {
@@ -60,6 +61,21 @@ fn lengths_of_the_schedule_in_tokens_and_shares_become_steps() {
         x.data.position = Some(DataPosition { step: 10, epoch: 0, row: 40, rows: 40, tokens: 320 });
         x.schedule.warmup = from_tokens(64);
     }), @"schedule.warmup.tokens: it counts tokens from step 0, but this fork changed the batch or the data at step 10; use `schedule.warmup.steps`");
+}
+
+/// A fork that changed the batch has trained other numbers of tokens before.
+#[test]
+fn the_rate_for_a_token_horizon_counts_the_tokens_of_a_fork() {
+    let mut experiment = experiment();
+    experiment.model.tie_embeddings = false;
+    let d_model = experiment.model.d_model;
+    experiment.train.transfer =
+        Some(Transfer { d_model, layers: None, depth_exponent: 1.0, tokens: Some(1_000), token_exponent: 0.5 });
+    experiment.data.position = Some(DataPosition { step: 10, epoch: 0, row: 20, rows: 20, tokens: 240 });
+    let plan = compiled(&experiment);
+    // 100 steps, 90 of them of 64 tokens.
+    assert_eq!(plan.totals.tokens, 240 + 90 * 64);
+    assert!((plan.ranks[0].program.schedule.peak - 1e-3 / 6.0_f64.sqrt()).abs() < 1e-15);
 }
 
 #[test]

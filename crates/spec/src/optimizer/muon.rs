@@ -126,15 +126,7 @@ impl OptimizerDescription for Muon {
     }
 
     fn mistakes(&self, section: &str) -> Vec<KeyMistake> {
-        let mut mistakes = self.adamw.mistakes(&format!("{section}.adamw"));
-        if self.cautious_decay && self.weight_decay == 0.0 {
-            mistakes.push(KeyMistake::new(
-                [format!("{section}.cautious_decay"), format!("{section}.weight_decay")],
-                "`cautious_decay: true` has no effect without a `weight_decay`",
-                "set `weight_decay`, or delete `cautious_decay`",
-            ));
-        }
-        mistakes
+        self.adamw.mistakes(&format!("{section}.adamw"))
     }
 }
 

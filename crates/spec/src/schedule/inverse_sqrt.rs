@@ -7,7 +7,7 @@ use super::length::{LengthKeys, ScheduleLength};
 use crate::format::{count, counted};
 
 /// The inverse square root of the step. `steps`, `tokens` or `share` is the length from the start of the warmup until the rate starts to
-/// fall, at least that of the warmup. Default: the warmup's.
+/// fall. It must not be shorter than the warmup. Default: the length of the warmup.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(deny_unknown_fields)]

@@ -65,13 +65,8 @@ pub(super) fn config(class: &Class, s: &ModelSpec) -> Value {
     }
     if class.query_scalar {
         let scale = s.options.attention_scale.unwrap_or(1.0 / (s.head_dim() as f64).sqrt());
-        // The scale is 1/√ of this number, which is a whole one in published models.
-        let scalar = 1.0 / (scale * scale);
-        let whole = scalar.round();
-        // Rounding may lose the scale: a number beside it gives it back.
-        let mut near = [scalar, scalar.next_down(), scalar.next_up()].into_iter();
-        let exact = near.find(|scalar| 1.0 / scalar.sqrt() == scale).unwrap_or(scalar);
-        config["query_pre_attn_scalar"] = if 1.0 / whole.sqrt() == scale { json!(whole as u64) } else { json!(exact) };
+        // The scale is 1/√ of this number. `transformers` reads whole numbers only, so other scales do not come back.
+        config["query_pre_attn_scalar"] = ((1.0 / (scale * scale)).round() as u64).into();
         config["final_logit_softcapping"] = s.options.logit_softcap.into();
     }
     add_windows(class, s.context_length, &layers, &mut config);
