@@ -303,7 +303,7 @@ fn coordinates_of_models_of_several_sizes() {
     }
     assert!(sandbox.runs().is_empty());
     let text = sandbox.stdout_of("coordinates exp.yaml --widths 16,32 --steps 1");
-    assert!(text.starts_with("root mean square after step 1\nmodel.d_model"), "{text}");
+    assert!(text.starts_with("root mean square in step 1, after 0 updates\nmodel.d_model"), "{text}");
     for (arguments, message) in [
         ("--widths 16", "give at least two different values above 0"),
         ("--widths 16,20", "`heads: 2` of a width of 16 cannot be scaled to a width of 20"),

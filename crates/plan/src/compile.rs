@@ -62,6 +62,7 @@ pub fn compile_continuation(
     let mut warnings: Vec<String> = unused_vocabulary(experiment, data).into_iter().collect();
     warnings.extend(data.joins_documents.then(|| NO_SEPARATOR_WARNING.to_owned()));
     warnings.extend(data.overlap_warnings());
+    notes.extend(experiment.train.transfer.and_then(|transfer| transfer.note(&model)));
     let length = row_length(experiment)?;
     let (sequences, micro_batch) = batch_sizes(experiment)?;
     notes.extend(DataPart::ALL.into_iter().filter_map(|part| {

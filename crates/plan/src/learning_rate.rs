@@ -218,10 +218,12 @@ fn describe_zero_rates(schedule: &LrSchedule, zero: &Range<u64>, inherited: u64)
     };
     let advice = if inherited > 0 && zero.start <= inherited {
         "`--set schedule.start=fork` counts from the fork".to_owned()
+    } else if matches!(schedule.decay, Decay::Piecewise(_)) {
+        format!("give the last point of schedule.decay.piecewise a factor above 0, or end the run at step {end}")
     } else {
         format!("set schedule.start to decay later, or end the run at step {end}")
     };
-    format!("the learning rate is 0 {which}: the decay starts after step {start} and ends at step {end}; {advice}")
+    format!("the learning rate is 0 {which}: the decay starts after step {start} and ends after step {end}; {advice}")
 }
 
 /// A warning that the decay of a run of `steps` steps ends after the run.

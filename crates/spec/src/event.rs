@@ -187,7 +187,7 @@ pub struct WatchedDevice {
 /// One line of `trace.jsonl`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TraceLine {
-    /// Steps done, counting from 1.
+    /// The step, counting from 1. Outputs and gradients are of its forward and backward, parameters are those after its update.
     pub step: u64,
     #[serde(rename = "kind")]
     pub what: TracedTensor,

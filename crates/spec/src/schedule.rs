@@ -14,7 +14,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use crate::format::count;
-use crate::serde_defaults::is_default;
+use crate::serde_defaults::{is_default, or_steps};
 use length::LengthKeys;
 
 pub use cooldown::Cooldown;
@@ -121,11 +121,12 @@ fn schedule_start_schema(generator: &mut SchemaGenerator) -> Schema {
     json_schema!({"anyOf": [{"type": "string", "enum": ["fork"]}, length]})
 }
 
-/// lr·(step+1)/steps; with `from`, linear from from·lr at step 0 to lr at step `steps`. `steps`, `tokens` or `share` is its length, and 0 is
-/// no warmup. Default: 0 steps.
+/// A linear rise to the peak learning rate: its n-th step has n/steps of the peak. With `from`, its first step has this fraction, and the step
+/// after it the peak. `steps`, `tokens` or `share` is its length, a number alone is
+/// `steps`, and 0 is no warmup. Default: 0 steps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(deny_unknown_fields, transform = length::allow_zero)]
+#[schemars(deny_unknown_fields, extend("x-short" = "steps"), transform = length::allow_zero, transform = or_steps)]
 pub struct Warmup {
     #[serde(flatten, with = "LengthKeys")]
     pub length: Option<ScheduleLength>,

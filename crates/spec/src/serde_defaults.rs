@@ -1,6 +1,7 @@
 //! Defaults of fields that a file or a record leaves out, and the tests for leaving them out.
 
 use schemars::{Schema, json_schema};
+use serde_json::Value;
 
 /// Defines a function for each default of a key, by which serde and the JSON Schema know it.
 macro_rules! defaults {
@@ -38,16 +39,18 @@ pub(crate) fn or_text(schema: &mut Schema) {
     or_value(schema, &json_schema!({"type": "string"}));
 }
 
-/// Makes `schema`, an enum whose last variant is untagged and skipped, a choice of mappings or a number of steps, which stands for the choice
-/// `x-short`.
+/// Makes `schema`, a mapping with the key `steps` or an enum whose last variant is untagged and skipped, accept a number of steps too, which
+/// stands for its key `x-short`.
 pub(crate) fn or_steps(schema: &mut Schema) {
     if let Some(choices) = schema.remove("anyOf") {
         schema.insert("oneOf".to_owned(), choices);
     }
-    or_value(
-        schema,
-        &json_schema!({"type": "integer", "format": "uint64", "minimum": 1, "maximum": 1_000_000_000_000_u64}),
-    );
+    let steps = ["/properties/steps", "/oneOf/0/properties/steps"].into_iter().find_map(|place| schema.pointer(place));
+    let bound = |key| steps.map_or(&Value::Null, |steps| &steps[key]);
+    let number = json_schema!({
+        "type": "integer", "format": "uint64", "minimum": bound("minimum"), "maximum": bound("maximum")
+    });
+    or_value(schema, &number);
 }
 
 fn or_value(schema: &mut Schema, value: &Schema) {

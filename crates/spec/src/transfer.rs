@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::diagnostic::KeyMistake;
+use crate::format::count;
 use crate::model::{ModelSpec, NormPlace, ParamInit, ParamSpec};
 use crate::optimizer::{AdamW, MuonScale, Optimizer};
 
@@ -106,6 +107,24 @@ impl Transfer {
     /// The factor on learning rates of a run of `tokens` tokens.
     pub fn token_factor(&self, tokens: u64) -> f64 {
         self.tokens.map_or(1.0, |base| (tokens as f64 / base as f64).powf(-self.token_exponent))
+    }
+
+    /// A note that the default `d_ff` of `model` is not to its width as the base's is.
+    #[must_use]
+    pub fn note(&self, model: &ModelSpec) -> Option<String> {
+        let default = model.family.defaults().d_ff;
+        let [base, of_model] = [self.d_model, model.d_model].map(default);
+        let is_proportional = base as u128 * model.d_model as u128 == of_model as u128 * self.d_model as u128;
+        (model.d_ff == of_model && !is_proportional).then(|| {
+            format!(
+                "train.transfer: its rules are for a d_ff that grows like d_model, but the default d_ff is {} for a d_model of {} and {} for {}; \
+                 give the base and this model a d_ff",
+                count(base as u64),
+                count(self.d_model as u64),
+                count(of_model as u64),
+                count(model.d_model as u64)
+            )
+        })
     }
 
     /// Models and optimizers for which there are no rules. `key` is where the file has the section.

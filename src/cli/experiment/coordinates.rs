@@ -21,8 +21,8 @@ use runner_threads::process;
 
 /// Show how the outputs of layers grow with the width or the depth of a model: the coordinate check of μP.
 ///
-/// The command trains models of several sizes for some steps, and shows the root mean square of each block's output after the last of
-/// them. The slope is the exponent of the size: 0 if the output does not depend on it, 1 if it doubles with the size. Heads keep their width,
+/// The command trains models of several sizes for some steps, and shows the root mean square of each block's output in the last of them,
+/// before its update. The slope is the exponent of the size: 0 if the output does not depend on it, 1 if it doubles with the size. Heads keep their width,
 /// and `d_ff` keeps its ratio to `d_model`. The models are trained in the system's folder for temporary files, without samples and tasks, and
 /// removed; no run is recorded.
 #[derive(Debug, Args)]
@@ -35,7 +35,7 @@ pub(crate) struct CoordinatesArgs {
     /// Values of `model.layers`, separated by commas.
     #[arg(long, value_name = "N,N,…", value_delimiter = ',')]
     layers: Vec<usize>,
-    /// Steps to train.
+    /// Steps to train; the outputs are those of the last one, before its update.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
     steps: u64,
     /// Print the result as JSON.
@@ -188,7 +188,7 @@ fn train(args: &CoordinatesArgs, sets: &[String], runs: &Path) -> Result<()> {
 /// The order of an output among others: the embedding, the layers, the losses.
 type Place = usize;
 
-/// The outputs of the run in `runs` after step `steps`, of a model of `layers` layers.
+/// The outputs of the run in `runs` in step `steps`, of a model of `layers` layers.
 fn outputs(
     runs: &Path,
     steps: u64,
@@ -239,7 +239,8 @@ fn text(found: &Coordinates) -> String {
         [output.name.clone()].into_iter().chain(output.rms.iter().map(number)).chain([slope]).collect()
     };
     let rows: Vec<Vec<String>> = found.outputs.iter().map(row).collect();
-    format!("root mean square after step {}\n{}", found.steps, table(&columns, &rows))
+    let updates = counted(found.steps - 1, "update");
+    format!("root mean square in step {}, after {updates}\n{}", found.steps, table(&columns, &rows))
 }
 
 #[cfg(test)]

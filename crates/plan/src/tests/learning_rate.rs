@@ -19,10 +19,10 @@ fn steps_with_a_rate_of_zero_get_a_warning() {
     let warmup = |steps, from| e::Warmup { from, ..ScheduleLength::Steps(steps).into() };
     let start = e::ScheduleStart::default();
     assert!(warnings(e::Schedule { start, warmup: warmup(10, None), decay: linear(90), cooldown: None }).is_empty());
-    insta::assert_snapshot!(warnings(e::Schedule { start, warmup: warmup(10, None), decay: linear(50), cooldown: None }).join("\n"), @"the learning rate is 0 in steps 61 to 100, which change no weights: the decay starts after step 10 and ends at step 60; set schedule.start to decay later, or end the run at step 60");
+    insta::assert_snapshot!(warnings(e::Schedule { start, warmup: warmup(10, None), decay: linear(50), cooldown: None }).join("\n"), @"the learning rate is 0 in steps 61 to 100, which change no weights: the decay starts after step 10 and ends after step 60; set schedule.start to decay later, or end the run at step 60");
     insta::assert_snapshot!(warnings(e::Schedule { start, warmup: warmup(10, Some(0.0)), decay: linear(89), cooldown: None }).join("\n"), @r"
     the learning rate is 0 in step 1, which changes no weights: the warmup starts from 0; set schedule.warmup.from above 0
-    the learning rate is 0 in step 100, which changes no weights: the decay starts after step 10 and ends at step 99; set schedule.start to decay later, or end the run at step 99
+    the learning rate is 0 in step 100, which changes no weights: the decay starts after step 10 and ends after step 99; set schedule.start to decay later, or end the run at step 99
     ");
     let start = e::ScheduleStart::At(ScheduleLength::Steps(40));
     assert!(warnings(e::Schedule { start, warmup: warmup(10, None), decay: linear(50), cooldown: None }).is_empty());

@@ -1,7 +1,7 @@
 //! What changes over the steps of a run, drawn with characters: the learning rate; the batch, the length of its sequences and the windows, if the
 //! run has stages.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use runner_spec::format::{count, scientific};
 use runner_spec::model::ModelSpec;
@@ -17,21 +17,26 @@ const SAMPLES: u64 = 64;
 /// Eighths of a character, from below.
 const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
+/// Above the smallest value of a bar.
+const LIGHT: char = '░';
+
 /// The drawings of `program`, each with its name.
 pub(super) fn drawings(program: &Program) -> Vec<(String, Vec<String>)> {
     let steps = program.steps;
-    let rate = plot(|step| program.schedule.rate(step), steps, RATE_HEIGHT, scientific);
+    let corners: Vec<u64> =
+        program.schedule.corners().into_iter().chain(program.earlier.iter().map(|stage| stage.until)).collect();
+    let rate = plot(|step| program.schedule.rate(step), steps, &corners, RATE_HEIGHT, scientific);
     let mut drawings = vec![("rate by step".to_owned(), rate)];
     let of_stages = |value: &dyn Fn(u64) -> usize| {
         let changes = program.earlier.iter().any(|stage| value(stage.until) != value(0));
         let count = |value: f64| count(value as u64);
-        if changes { plot(|step| value(step) as f64, steps, HEIGHT, count) } else { Vec::new() }
+        if changes { plot(|step| value(step) as f64, steps, &corners, HEIGHT, count) } else { Vec::new() }
     };
     drawings.push(("sequences".to_owned(), of_stages(&|step| program.batch_at(step).sequences)));
     drawings.push(("length".to_owned(), of_stages(&|step| program.batch_at(step).length)));
     for own in program.model.options.windows() {
         let window = |step| stage_windows(&program.model, program.model_at(step)).get(&own).copied().unwrap_or(own);
-        drawings.push(("window".to_owned(), of_stages(&|step| window(step) as usize)));
+        drawings.push((format!("window {own}"), of_stages(&|step| window(step) as usize)));
     }
     drawings.retain(|(_, lines)| !lines.is_empty());
     drawings
@@ -47,13 +52,22 @@ pub(super) fn stage_windows(own: &ModelSpec, of_stage: &ModelSpec) -> BTreeMap<u
 }
 
 /// Lines with a bar for each part of `steps` steps, as high as its largest value, with a scale from 0 to the largest of all. A bar is light above
-/// the smallest value of a part in which the value rises and falls.
-fn plot(value: impl Fn(u64) -> f64, steps: u64, height: usize, label: impl Fn(f64) -> String) -> Vec<String> {
+/// the smallest value of a part in which the value rises and falls; a last line then says so. The value may bend or jump at `corners`.
+fn plot(
+    value: impl Fn(u64) -> f64,
+    steps: u64,
+    corners: &[u64],
+    height: usize,
+    label: impl Fn(f64) -> String,
+) -> Vec<String> {
     let columns = WIDTH.min(steps);
     let range = |column: u64| {
         let (start, end) = (part_start(column, steps, columns), part_start(column + 1, steps, columns));
         let samples = (end - start).min(SAMPLES);
-        let values: Vec<f64> = (0..samples).map(|i| value(start + part_start(i, end - start, samples))).collect();
+        let evenly = (0..samples).map(|i| start + part_start(i, end - start, samples));
+        let around = corners.iter().flat_map(|corner| [corner.saturating_sub(1), *corner]);
+        let sampled: BTreeSet<u64> = evenly.chain(around).filter(|step| (start..end).contains(step)).collect();
+        let values: Vec<f64> = sampled.into_iter().map(&value).collect();
         let [low, high] =
             values.iter().fold([f64::INFINITY, 0.0], |[low, high], &value| [value.min(low), value.max(high)]);
         let rises = values.windows(2).any(|pair| pair[1] > pair[0]);
@@ -65,7 +79,7 @@ fn plot(value: impl Fn(u64) -> f64, steps: u64, height: usize, label: impl Fn(f6
     if top <= 0.0 {
         return Vec::new();
     }
-    let eighths = |value: f64| (value / top * (8 * height) as f64).round() as usize;
+    let eighths = |value: f64| ((value / top * (8 * height) as f64).round() as usize).max(usize::from(value > 0.0));
     let label = label(top);
     let margin = label.chars().count();
     let row = |row: usize| {
@@ -74,7 +88,7 @@ fn plot(value: impl Fn(u64) -> f64, steps: u64, height: usize, label: impl Fn(f6
         let bar = |[low, high]: &[f64; 2]| {
             let [low, high] = [low, high].map(|value| eighths(*value));
             let in_row = |height: usize| height.saturating_sub(below).min(8);
-            if in_row(high) > in_row(low) { '░' } else { BARS[in_row(high)] }
+            if in_row(high) > in_row(low) { LIGHT } else { BARS[in_row(high)] }
         };
         let bars: String = ranges.iter().map(bar).collect();
         format!("{label:>margin$} ┤{}", bars.trim_end())
@@ -84,6 +98,9 @@ fn plot(value: impl Fn(u64) -> f64, steps: u64, height: usize, label: impl Fn(f6
     let last = if steps > 1 { count(steps) } else { String::new() };
     let gap = (columns as usize).saturating_sub(1).max(last.len() + 1);
     lines.push(format!("{:margin$}  1{last:>gap$}", ""));
+    if lines.iter().any(|line| line.contains(LIGHT)) {
+        lines.push(format!("{:margin$}  {LIGHT} between the lowest and the highest value of the steps of a bar", ""));
+    }
     lines
 }
 
@@ -98,7 +115,7 @@ mod tests {
     use runner_spec::schedule::{CosineDecay, CosineRepeat, Decay, DecayTarget, LrSchedule, ScheduleLength};
 
     fn rates(schedule: &LrSchedule, steps: u64) -> Vec<String> {
-        plot(|step| schedule.rate(step), steps, RATE_HEIGHT, scientific)
+        plot(|step| schedule.rate(step), steps, &schedule.corners(), RATE_HEIGHT, scientific)
     }
 
     fn schedule(warmup_steps: u64, hold_steps: u64, steps: u64) -> LrSchedule {

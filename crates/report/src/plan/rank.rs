@@ -156,26 +156,25 @@ fn optimizer_line(program: &Program) -> String {
     line
 }
 
-/// The learning-rate schedule in one line: what each phase does, and at which step it ends.
+/// The learning-rate schedule in one line: what each phase does, and the step after which it ends. Steps count from 1.
 fn schedule_line(s: &LrSchedule) -> String {
     let mut phases = vec![format!("peak {}", scientific(s.peak))];
     if s.start > 0 {
         phases.push(format!("constant to step {}", count(s.start)));
     }
-    let (warmup, end) = (s.warmup_steps, count(s.start.saturating_add(s.warmup_steps)));
+    let end = count(s.start.saturating_add(s.warmup_steps));
     match s.warmup_from {
-        _ if warmup == 0 => {}
-        None if s.start == 0 => phases.push(format!("warmup lr·(step+1)/{warmup}")),
+        _ if s.warmup_steps == 0 => {}
         None => phases.push(format!("warmup from 0 to the peak at step {end}")),
-        Some(from) => phases.push(format!("warmup from {} to the peak at step {end}", scientific(from * s.peak))),
+        Some(from) => phases.push(format!("warmup from {} to the peak after step {end}", scientific(from * s.peak))),
     }
     if s.hold_steps > 0 {
         phases.push(format!("constant to step {}", count(s.decay_start())));
     }
-    if let Some((_, earlier)) = s.later_decays.split_last() {
+    if let Some((last, earlier)) = s.later_decays.split_last() {
         let starts: Vec<String> = [s.decay_start()].iter().chain(earlier).map(|start| count(*start)).collect();
         let steps = if earlier.is_empty() { "decay from step" } else { "decays from steps" };
-        phases.push(format!("{steps} {}, then the peak again", starts.join(" and ")));
+        phases.push(format!("{steps} {}, then the peak again to step {}", starts.join(" and "), count(*last)));
     }
     phases.push(s.decay.describe(s.peak, s.later_decays.last().copied().unwrap_or_else(|| s.decay_start())));
     phases.join("; ")
@@ -285,26 +284,26 @@ mod tests {
             decay,
         };
         let line = |warmup_steps, warmup_from, decay| schedule_line(&schedule(warmup_steps, warmup_from, decay));
-        insta::assert_snapshot!(line(10, None, Decay::Cosine(CosineDecay { length: Some(ScheduleLength::Steps(40)), ..CosineDecay::default() })), @"peak 6e-4; warmup lr·(step+1)/10; cosine to 6e-5 at step 50, constant after");
-        insta::assert_snapshot!(line(20, Some(0.1), linear(80)), @"peak 6e-4; warmup from 6e-5 to the peak at step 20; linear to 0 at step 100, constant after");
+        insta::assert_snapshot!(line(10, None, Decay::Cosine(CosineDecay { length: Some(ScheduleLength::Steps(40)), ..CosineDecay::default() })), @"peak 6e-4; warmup from 0 to the peak at step 10; cosine to 6e-5 after step 50, then constant");
+        insta::assert_snapshot!(line(20, Some(0.1), linear(80)), @"peak 6e-4; warmup from 6e-5 to the peak after step 20; linear to 0 after step 100, then constant");
         insta::assert_snapshot!(line(0, None, Decay::Step(StepDecay { every: Some(ScheduleLength::Steps(1_000)), epochs: None, gamma: 0.95 })), @"peak 6e-4; times 0.95 every 1,000 steps");
         let stable = LrSchedule { hold_steps: 70, ..schedule(10, None, linear(20)) };
-        insta::assert_snapshot!(schedule_line(&stable), @"peak 6e-4; warmup lr·(step+1)/10; constant to step 80; linear to 0 at step 100, constant after");
+        insta::assert_snapshot!(schedule_line(&stable), @"peak 6e-4; warmup from 0 to the peak at step 10; constant to step 80; linear to 0 after step 100, then constant");
         let cooldown = LrSchedule { start: 1_300, ..schedule(0, None, linear(100)) };
-        insta::assert_snapshot!(schedule_line(&cooldown), @"peak 6e-4; constant to step 1,300; linear to 0 at step 1,400, constant after");
+        insta::assert_snapshot!(schedule_line(&cooldown), @"peak 6e-4; constant to step 1,300; linear to 0 after step 1,400, then constant");
         let repeated =
             |later_decays| schedule_line(&LrSchedule { hold_steps: 80, later_decays, ..schedule(0, None, linear(20)) });
-        insta::assert_snapshot!(repeated(vec![180]), @"peak 6e-4; constant to step 80; decay from step 80, then the peak again; linear to 0 at step 200, constant after");
-        insta::assert_snapshot!(repeated(vec![180, 1_280]), @"peak 6e-4; constant to step 80; decays from steps 80 and 180, then the peak again; linear to 0 at step 1,300, constant after");
+        insta::assert_snapshot!(repeated(vec![180]), @"peak 6e-4; constant to step 80; decay from step 80, then the peak again to step 180; linear to 0 after step 200, then constant");
+        insta::assert_snapshot!(repeated(vec![180, 1_280]), @"peak 6e-4; constant to step 80; decays from steps 80 and 180, then the peak again to step 1,280; linear to 0 after step 1,300, then constant");
         let sqrt = Decay::Sqrt(DecayTarget { last: 0.0, length: Some(ScheduleLength::Steps(20)) });
         let stable = LrSchedule { hold_steps: 80, ..schedule(0, None, sqrt) };
-        insta::assert_snapshot!(schedule_line(&stable), @"peak 6e-4; constant to step 80; sqrt to 0 at step 100, constant after");
+        insta::assert_snapshot!(schedule_line(&stable), @"peak 6e-4; constant to step 80; sqrt to 0 after step 100, then constant");
         let inverse = |start, hold_steps| {
             let decay = Decay::InverseSqrt(InverseSqrtDecay { length: Some(ScheduleLength::Steps(40)) });
             schedule_line(&LrSchedule { start, hold_steps, ..schedule(10, None, decay) })
         };
-        insta::assert_snapshot!(inverse(0, 30), @"peak 6e-4; warmup lr·(step+1)/10; constant to step 40; inverse_sqrt lr·√(40/step)");
-        insta::assert_snapshot!(inverse(300, 30), @"peak 6e-4; constant to step 300; warmup from 0 to the peak at step 310; constant to step 340; inverse_sqrt lr·√(40/(step-300))");
+        insta::assert_snapshot!(inverse(0, 30), @"peak 6e-4; warmup from 0 to the peak at step 10; constant to step 40; inverse_sqrt lr·√(40/(step-1))");
+        insta::assert_snapshot!(inverse(300, 30), @"peak 6e-4; constant to step 300; warmup from 0 to the peak at step 310; constant to step 340; inverse_sqrt lr·√(40/(step-301))");
         let point = |at, factor, shape| SchedulePoint { at: ScheduleLength::Steps(at), factor, shape };
         let points = vec![
             point(40, 1.0, PointShape::Linear),
@@ -312,7 +311,7 @@ mod tests {
             point(70, 0.2, PointShape::Hold),
             point(90, 0.0, PointShape::Sqrt),
         ];
-        insta::assert_snapshot!(line(10, None, Decay::Piecewise(points)), @"peak 6e-4; warmup lr·(step+1)/10; constant to step 50; cosine to 3e-4 at step 70; constant to step 80, then 1.2e-4; sqrt to 0 at step 100, constant after");
+        insta::assert_snapshot!(line(10, None, Decay::Piecewise(points)), @"peak 6e-4; warmup from 0 to the peak at step 10; constant to step 50; cosine to 3e-4 after step 70; constant to step 80, then 1.2e-4; sqrt to 0 after step 100, then constant");
         let warmed_up = LrSchedule { start: 300, ..schedule(20, None, Decay::Constant {}) };
         insta::assert_snapshot!(schedule_line(&warmed_up), @"peak 6e-4; constant to step 300; warmup from 0 to the peak at step 320; constant");
     }

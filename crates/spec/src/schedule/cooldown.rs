@@ -5,11 +5,12 @@ use serde::{Deserialize, Serialize};
 
 use super::length::{LengthKeys, ScheduleLength};
 use super::misplaced_step;
+use crate::serde_defaults::or_steps;
 
-/// The length of the decay, one of `steps`, `tokens` and `share`, and the points at which it ends.
+/// The length of the decay, one of `steps`, `tokens` and `share`, and the points at which it ends. A number alone is `steps`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(deny_unknown_fields)]
+#[schemars(deny_unknown_fields, extend("x-short" = "steps"), transform = or_steps)]
 pub struct Cooldown {
     /// `None` if only points are given, which is a mistake.
     #[serde(flatten, with = "LengthKeys")]

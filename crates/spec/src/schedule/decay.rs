@@ -96,6 +96,14 @@ impl Decay {
         self.fall()?.steps()
     }
 
+    /// The steps of a plan's decay at which its curve ends, or goes on along another one.
+    pub(super) fn corners(&self) -> Vec<u64> {
+        match self {
+            Self::Piecewise(points) => points.iter().map(|point| point.at.steps(0, 1)).collect(),
+            _ => self.steps().into_iter().collect(),
+        }
+    }
+
     /// The key under `schedule.decay`.
     pub fn name(&self) -> &'static str {
         match self {

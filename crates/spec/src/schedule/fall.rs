@@ -34,7 +34,7 @@ impl Fall {
         let (name, end) = (self.name, scientific(last * peak));
         let steps = self.steps().unwrap_or(u64::MAX);
         let after = repeat.describe(steps, period_factor);
-        format!("{name} to {end} at step {}, {after}", count(start.saturating_add(steps)))
+        format!("{name} to {end} after step {}, {after}", count(start.saturating_add(steps)))
     }
 }
 
@@ -62,7 +62,7 @@ impl CosineRepeat {
 
     pub(super) fn describe(self, steps: u64, factor: u64) -> String {
         match self {
-            Self::Never => "constant after".to_owned(),
+            Self::Never => "then constant".to_owned(),
             Self::Mirror => format!("then it rises and falls, {} steps each", count(steps)),
             Self::Restart if factor == 1 => format!("restarts every {} steps", count(steps)),
             Self::Restart => format!("restarts, each period {factor} times as long as the one before"),

@@ -56,12 +56,9 @@ impl InverseSqrtDecay {
         peak * (steps as f64 / steps.saturating_add(since) as f64).sqrt()
     }
 
-    /// `start` is the step at which the rate starts to fall.
+    /// `start` is the step, from 0, at which the rate starts to fall. The text counts steps from 1.
     pub(super) fn describe(self, start: u64) -> String {
         let steps = self.steps().unwrap_or(start);
-        match start.saturating_sub(steps) {
-            0 => format!("inverse_sqrt lr·√({steps}/step)"),
-            offset => format!("inverse_sqrt lr·√({steps}/(step-{offset}))"),
-        }
+        format!("inverse_sqrt lr·√({steps}/(step-{}))", start.saturating_sub(steps) + 1)
     }
 }

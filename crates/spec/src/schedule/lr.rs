@@ -58,6 +58,14 @@ impl LrSchedule {
         self.start.saturating_add(self.warmup_steps).saturating_add(self.hold_steps)
     }
 
+    /// The steps, from 0, at which the rate may bend or jump. Those of a decay that repeats are left out.
+    pub fn corners(&self) -> Vec<u64> {
+        let lengths = self.decay.corners();
+        let decays = self.later_decays.iter().copied().chain([self.decay_start()]);
+        let of_decay = |start: u64| lengths.iter().map(move |length| start.saturating_add(*length)).chain([start]);
+        decays.flat_map(of_decay).chain([self.start, self.start.saturating_add(self.warmup_steps)]).collect()
+    }
+
     /// The steps, from 0, of a run of `steps` steps whose rate is 0: the first one of the warmup, and those from some step to the last. Single
     /// steps between which the rate rises again are left out.
     pub fn zero_rate_steps(&self, steps: u64) -> Vec<Range<u64>> {

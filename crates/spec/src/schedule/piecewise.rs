@@ -68,14 +68,14 @@ pub(super) fn describe(points: &[SchedulePoint], peak: f64, start: u64) -> Strin
             let is_flat = std::mem::replace(&mut before, *factor) == *factor;
             match shape {
                 _ if is_flat => format!("constant to step {step}"),
-                PointShape::Linear => format!("linear to {rate} at step {step}"),
-                PointShape::Cosine => format!("cosine to {rate} at step {step}"),
-                PointShape::Sqrt => format!("sqrt to {rate} at step {step}"),
+                PointShape::Linear => format!("linear to {rate} after step {step}"),
+                PointShape::Cosine => format!("cosine to {rate} after step {step}"),
+                PointShape::Sqrt => format!("sqrt to {rate} after step {step}"),
                 PointShape::Hold => format!("constant to step {step}, then {rate}"),
             }
         })
         .collect();
-    format!("{}, constant after", phases.join("; "))
+    format!("{}, then constant", phases.join("; "))
 }
 
 /// True if the rate rises between two points.
