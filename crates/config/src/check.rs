@@ -138,8 +138,11 @@ impl Checker<'_> {
                 _ if names.is_empty() => "write `{}`".to_owned(),
                 _ => format!("its keys are {}", list(&names, "and")),
             };
-            let wanted =
-                if keys.is_each() { "a number or a mapping of keys to values" } else { "a mapping of keys to values" };
+            let wanted = match keys.short() {
+                _ if keys.is_each() => "a number or a mapping of keys to values",
+                Some("steps") => "a number of steps or a mapping of keys to values",
+                _ => "a mapping of keys to values",
+            };
             return self.mismatch(node, key, wanted, path, &help);
         };
         let mut out = Map::new();

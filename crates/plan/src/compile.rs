@@ -9,7 +9,9 @@ use crate::forecast::cost::count_chunks;
 use crate::forecast::slow_sizes::describe_slow_sizes;
 use crate::forecast::{forecast, step_seconds};
 use crate::hash::{math_hash, plan_hash};
-use crate::learning_rate::{StepClock, describe_unfinished_decay, lr_schedule, zero_rate_warnings};
+use crate::learning_rate::{
+    StepClock, describe_unfinished_decay, describe_unsaved_decays, lr_schedule, zero_rate_warnings,
+};
 use crate::memory::MemoryBasis;
 use crate::memory::shortage;
 use crate::ranks::{devices, shard_note};
@@ -75,6 +77,7 @@ pub fn compile_continuation(
     let PlacedStages { earlier, last } = stages;
     let clock = StepClock { steps, pace: &pace };
     let schedule = lr_schedule(experiment, &row_sequence, clock, &mut notes)?;
+    notes.extend(describe_unsaved_decays(&schedule, experiment.checkpoint.every));
     warnings.extend(describe_unfinished_decay(&experiment.schedule.decay, &schedule, steps));
     warnings.extend(zero_rate_warnings(&schedule, inherited_steps, steps));
     let eval = eval_spec(experiment, data, micro_batch, &mut notes)?;

@@ -7,7 +7,7 @@ use runner_spec::experiment::{Experiment, ScheduleLength, TrainLength};
 use runner_spec::format::{count, counted};
 use runner_spec::plan::{Pace, first_step};
 use runner_spec::program::RowSequence;
-use runner_spec::schedule::{Decay, DecayLength, LrSchedule, ScheduleStart, StepDecay};
+use runner_spec::schedule::{Cooldown, Decay, DecayLength, LrSchedule, ScheduleStart};
 
 /// Turns lengths of a run of `steps` steps into steps.
 #[derive(Debug, Clone, Copy)]
@@ -112,11 +112,7 @@ pub(crate) fn lr_schedule(
         parts.extend(points.iter().enumerate().map(|(index, point)| from_start(key(index), point.at)));
     }
     note_tokens(experiment, pace, parts, notes)?;
-    if let Decay::Step(StepDecay { every: Some(ScheduleLength::Tokens(_)), .. }) = decay
-        && !pace.earlier_stages.is_empty()
-    {
-        refuse!("schedule.decay.step.every", "it cannot be given in tokens with stages; give it in steps");
-    }
+    refuse_tokens_of_unequal_steps(&decay, &cooldown, pace)?;
     let decay = decay.planned(given_steps, rest, warmup_steps, rows.epoch_rows(), experiment.batch.sequences as u64);
     let hold_steps = hold_steps.max(decay.hold_steps(warmup_steps));
     if let Some(position) = experiment.data.position.filter(|position| decay_start < position.step)
@@ -135,6 +131,26 @@ pub(crate) fn lr_schedule(
     }
     let peak = peak(experiment, rows.position_after(steps).tokens);
     Ok(LrSchedule { peak, start, warmup_steps, warmup_from: warmup.from, hold_steps, later_decays, decay })
+}
+
+/// Refuses lengths in tokens of parts that repeat, if the stages have steps of different numbers of tokens: the parts would differ in steps.
+fn refuse_tokens_of_unequal_steps(decay: &Decay, cooldown: &Cooldown, pace: &Pace) -> Result<()> {
+    let in_tokens = |length: Option<ScheduleLength>| matches!(length, Some(ScheduleLength::Tokens(_)));
+    let key = match decay {
+        Decay::Step(drops) if in_tokens(drops.every) => "schedule.decay.step.every",
+        decay if decay.repeats() && in_tokens(decay.length().map(|given| given.length)) => {
+            "schedule.decay.cosine.tokens"
+        }
+        _ if !cooldown.at.is_empty() && in_tokens(cooldown.length) => "schedule.cooldown.tokens",
+        _ => return Ok(()),
+    };
+    if pace.earlier_stages.iter().any(|stage| stage.tokens_per_step != pace.tokens_per_step) {
+        refuse!(
+            key,
+            "the length repeats, so it cannot be given in tokens with stages whose steps have different numbers of them; give it in steps"
+        );
+    }
+    Ok(())
 }
 
 /// Refuses a warmup of `warmup_steps` steps, which the file gives as `length`, if it is longer than the run.
@@ -195,6 +211,21 @@ fn note_tokens(
 fn peak(experiment: &Experiment, tokens: u64) -> f64 {
     let factor = experiment.train.transfer.map_or(1.0, |transfer| transfer.token_factor(tokens));
     experiment.optimizer.lr() * factor
+}
+
+/// A note that no checkpoint is saved where a decay ends before the run does; `every` is the interval of checkpoints.
+pub(crate) fn describe_unsaved_decays(schedule: &LrSchedule, every: u64) -> Option<String> {
+    let length = schedule.decay.steps()?;
+    let starts = [schedule.decay_start()].into_iter().chain(schedule.later_decays.iter().copied());
+    let ends = starts.take(schedule.later_decays.len()).map(|start| start + length);
+    let unsaved: Vec<String> = ends.filter(|end| !end.is_multiple_of(every.max(1))).map(count).collect();
+    let shown = unsaved.first()?;
+    let others =
+        if unsaved.len() > 1 { format!(" and {}", counted(unsaved.len() as u64 - 1, "other")) } else { String::new() };
+    Some(format!(
+        "schedule.cooldown.at: no checkpoint is saved at step {shown}{others}, where a decay ends; make the points multiples of \
+         checkpoint.every, {every}"
+    ))
 }
 
 /// Warnings of steps whose learning rate is 0, in a run of `steps` steps that inherited the first of them.

@@ -84,7 +84,7 @@ pub(crate) fn run_steps(train: &Train, rows: &RowSequence, sizes: StepSizes) -> 
 /// The most steps that a budget may pay for in a run with stages.
 const MAX_STEPS: u64 = 1 << 40;
 
-/// [`run_steps`] of a run with several stages and a model of `parameters`: the most steps that do not exceed the length.
+/// [`run_steps`] of a run with several stages and a model of `parameters`: steps that do not exceed the length, of which one more would.
 ///
 /// # Errors
 /// If that makes no step, or if not exactly one length is given.
@@ -113,7 +113,17 @@ pub(crate) fn steps_of_stages(train: &Train, stages: &Stages, parameters: u64) -
     let exceeds = |steps: u64| amount(steps) > limit;
     let inherited = stages.inherited_steps();
     if inherited == 0 && exceeds(1) {
-        refuse!(key, "the first step takes {}, more than {limit}; a run needs at least one step", amount(1));
+        let show = |value: f64| match key {
+            "train.epochs" => format!("{value:.3} epochs"),
+            "train.flops" => format!("{value:.3e} FLOPs"),
+            _ => format!("{value:.0} tokens"),
+        };
+        refuse!(
+            key,
+            "the first step takes {}, more than {}; a run needs at least one step",
+            show(amount(1)),
+            show(limit)
+        );
     }
     if !exceeds(MAX_STEPS) {
         refuse!(key, "it is more than {MAX_STEPS} steps; use less");

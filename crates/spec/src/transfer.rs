@@ -131,6 +131,7 @@ impl Transfer {
     pub fn mistakes(&self, key: &str, model: &ModelSpec, optimizer: &Optimizer) -> Vec<KeyMistake> {
         let mut mistakes = Vec::new();
         let mut mistake = |other: &str, message: &str, help: &str| {
+            let message = format!("`{key}` cannot be used here: {message}");
             mistakes.push(KeyMistake::new([key.to_owned(), other.to_owned()], message, help));
         };
         if model.tie_embeddings {
@@ -331,5 +332,19 @@ mod tests {
     fn longer_runs_have_lower_rates() {
         let transfer = Transfer { tokens: Some(1000), token_exponent: 0.5, ..transfer(16, None) };
         assert_eq!((transfer.token_factor(4000), transfer.token_factor(1000)), (0.5, 1.0));
+    }
+
+    #[test]
+    fn a_default_d_ff_that_does_not_grow_like_d_model_is_noted() {
+        let note = |family, d_model, d_ff: Option<usize>, base| {
+            let model = ModelSpec { family, ..model(2, d_model) };
+            let d_ff = d_ff.unwrap_or((family.defaults().d_ff)(d_model));
+            transfer(base, None).note(&ModelSpec { d_ff, ..model })
+        };
+        assert_eq!(note(Family::Gpt2, 64, None, 512), None);
+        assert_eq!(note(Family::Llama, 512, Some(1500), 64), None, "it was given");
+        assert_eq!(note(Family::Llama, 192, None, 96).as_deref(), None, "256 and 512");
+        let noted = note(Family::Llama, 512, None, 64).unwrap_or_default();
+        assert!(noted.contains("the default d_ff is 256 for a d_model of 64 and 1,536 for 512"), "{noted}");
     }
 }

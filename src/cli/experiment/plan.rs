@@ -100,6 +100,12 @@ pub(crate) fn run(args: &PlanArgs) -> Result<Exit> {
     let mut plan = compile_continuation(experiment, &data.facts, &cluster, inherited)
         .map_err(|error| advise_cluster(error.into(), args, experiment, &cluster))?;
     plan.notes.splice(0..0, note);
+    if inherited > 0 {
+        plan.notes.push(format!(
+            "another run did the first {}: what is shown for them are this run's settings, and that run may have had others",
+            counted(inherited, "step")
+        ));
+    }
     plan.notes.extend(group.map(|runs| describe_group(&plan, runs)));
     plan.notes.extend(data.note);
     plan.warnings.extend(data.warning);

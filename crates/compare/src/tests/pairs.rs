@@ -334,6 +334,14 @@ pub(super) const PAIRS: &[Pair] = &[
         &[("batch.sequences", E::Mathematics)],
     ),
     (
+        "other micro-batches in a stage",
+        "train: {steps: 100, stages: [{until: 10, sequences: 4, micro_batch: 4}]}",
+        "train: {steps: 100, stages: [{until: 10, sequences: 4, micro_batch: 2}]}",
+        Rounding,
+        &[],
+        &[("train.stages", E::Rounding)],
+    ),
+    (
         "a batch that warms up",
         "",
         "batch: {sequences: 8, micro_batch: 4, warmup: {from: 4, until: {steps: 10}}}",

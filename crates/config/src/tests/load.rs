@@ -147,6 +147,21 @@ fn resolved_yaml_loads_to_the_same_experiment() {
 }
 
 #[test]
+fn a_number_alone_is_a_length_in_steps() {
+    let with = |schedule: &str| experiment(&format!("{SHORT}schedule: {schedule}\n"), &[]).schedule;
+    let decay = "decay: {linear: {}}";
+    assert_eq!(
+        with(&format!("{{warmup: 5, cooldown: 20, {decay}}}")),
+        with(&format!("{{warmup: {{steps: 5}}, cooldown: {{steps: 20}}, {decay}}}"))
+    );
+    assert_eq!(with("{warmup: 0}"), with("{}"));
+    let given =
+        [("schedule.warmup.from", "0.5"), ("schedule.warmup", "7")].map(|(key, value)| format!("{key}={value}"));
+    let warmup = experiment(SHORT, &given.each_ref().map(String::as_str)).schedule.warmup;
+    assert_eq!((warmup.length, warmup.from), (Some(ScheduleLength::Steps(7)), Some(0.5)));
+}
+
+#[test]
 fn every_key_is_read() {
     let e = experiment(FULL, &[]);
     assert_eq!(e.model.family, Family::Llama);

@@ -210,3 +210,20 @@ fn starts_and_decays_have_lengths_in_steps_tokens_and_shares() {
     insta::assert_snapshot!(fails(|x, _| x.schedule.start = e::ScheduleStart::At(Tokens(5_824))), @"schedule.start: the schedule starts at step 91 with 10 steps of warmup, but the run has 100 steps: make the run at least 101 steps long, or start earlier");
     insta::assert_snapshot!(fails(|x, _| x.schedule.decay = shapes[3](Tokens(64))), @"schedule.decay.inverse_sqrt: `schedule.decay.inverse_sqrt.tokens` must be at least the 10 steps of the warmup, got 1 step: delete it for the steps of the warmup");
 }
+
+#[test]
+fn decays_that_no_checkpoint_keeps_are_noted() {
+    let notes = |at: &[u64], every| {
+        let mut experiment = experiment();
+        experiment.checkpoint.every = every;
+        experiment.schedule.decay = Decay::Linear(DecayTarget::default());
+        let at = at.iter().map(|step| ScheduleLength::Steps(*step)).collect();
+        experiment.schedule.cooldown = Some(e::Cooldown { length: Some(ScheduleLength::Steps(10)), at });
+        let notes = compiled(&experiment).notes.into_iter();
+        notes.filter(|note| note.contains("cooldown.at:")).collect::<Vec<_>>().join("\n")
+    };
+    // The last decay ends with the run.
+    assert_eq!([notes(&[50], 50), notes(&[], 7)], ["", ""]);
+    insta::assert_snapshot!(notes(&[30, 60], 20), @"");
+    insta::assert_snapshot!(notes(&[30, 50], 20), @"");
+}

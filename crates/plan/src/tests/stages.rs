@@ -5,7 +5,7 @@ use crate::compile;
 use crate::testing::{cluster, compiled, data, experiment};
 use runner_spec::experiment::{self as e, BatchWarmup, ScheduleLength, Train, TrainStage};
 use runner_spec::plan::Plan;
-use runner_spec::schedule::{Decay, DecayTarget, StepDecay};
+use runner_spec::schedule::{Cooldown, CosineDecay, CosineRepeat, Decay, DecayTarget, StepDecay};
 
 fn stage(until: ScheduleLength) -> TrainStage {
     TrainStage { until, ..TrainStage::default() }
@@ -131,7 +131,13 @@ fn stages_that_do_not_fit_are_refused() {
     insta::assert_snapshot!(with(&|x| x.train.stages[1].sequences = Some(0)), @"train.stages.1: in this stage, batch.sequences: must be at least 1, got 0");
     insta::assert_snapshot!(with(&|x| (x.data.drop_last, x.data.epoch_rows, x.train.stages[1].sequences) = (true, Some(10), Some(12))), @"train.stages.1: each step reads 12 rows, but data.drop_last leaves out rows that do not fill a batch, and an epoch has 10");
     let drops = |every| Decay::Step(StepDecay { every: Some(every), epochs: None, gamma: 0.5 });
-    insta::assert_snapshot!(with(&|x| x.schedule.decay = drops(ScheduleLength::Tokens(64))), @"schedule.decay.step.every: it cannot be given in tokens with stages; give it in steps");
+    insta::assert_snapshot!(with(&|x| x.schedule.decay = drops(ScheduleLength::Tokens(64))), @"schedule.decay.step.every: the length repeats, so it cannot be given in tokens with stages whose steps have different numbers of them; give it in steps");
+    let tokens = Some(ScheduleLength::Tokens(640));
+    insta::assert_snapshot!(with(&|x| x.schedule.decay = Decay::Cosine(CosineDecay { length: tokens, repeat: CosineRepeat::Restart, ..CosineDecay::default() })), @"");
+    insta::assert_snapshot!(with(&|x| {
+        x.schedule.decay = Decay::Linear(DecayTarget::default());
+        x.schedule.cooldown = Some(Cooldown { length: tokens, at: vec![ScheduleLength::Steps(50)] });
+    }), @"");
     insta::assert_snapshot!(with(&|x| x.train.stages = vec![stage(ScheduleLength::Steps(1)); 300]), @"train.stages: must be at most 256 stages");
 }
 

@@ -146,4 +146,19 @@ mod tests {
         insta::assert_snapshot!(rates(&schedule(2, 0, 3), 5).join("\n"));
         assert!(rates(&schedule(0, 0, 1), 0).is_empty(), "no steps");
     }
+
+    /// One step of 100,000 has another value, and one has a small one.
+    #[test]
+    fn what_is_shorter_than_a_sample_is_drawn() {
+        let value = |step| match step {
+            0 => 0.001,
+            50_000 => 4.0,
+            _ => 1.0,
+        };
+        let lines = plot(value, 100_000, &[1, 50_000, 50_001], HEIGHT, scientific);
+        insta::assert_snapshot!(lines.join("\n"));
+        assert!(!plot(|_| 1.0, 100, &[], HEIGHT, scientific).join("\n").contains(LIGHT), "no legend without need");
+        let tiny = plot(|step| if step < 32 { 1e-9 } else { 1.0 }, 64, &[], HEIGHT, scientific);
+        assert!(tiny[HEIGHT - 1].contains('▁'), "{tiny:?}");
+    }
 }

@@ -148,9 +148,9 @@ impl Decay {
     pub fn length(&self) -> Option<DecayLength> {
         let (length, advice) = match self {
             Self::Step(drops) => (drops.every?, "use `constant: {}` for no decay"),
-            Self::InverseSqrt(decay) => (decay.length?, "delete it for the steps of the warmup"),
+            Self::InverseSqrt(decay) => (decay.length?, "delete it, which means the steps of the warmup"),
             _ if self.repeats() => (self.fall()?.settings.length?, "delete `repeat`, which has no effect"),
-            _ => (self.fall()?.settings.length?, "delete it for the rest of the run"),
+            _ => (self.fall()?.settings.length?, "delete it, which means the rest of the run"),
         };
         let key = if matches!(self, Self::Step(_)) { "every" } else { length.key() };
         Some(DecayLength { key: format!("schedule.decay.{}.{key}", self.name()), length, advice })

@@ -39,7 +39,7 @@ impl InverseSqrtDecay {
                     count(warmup_steps),
                     counted(steps, "step")
                 ),
-                "delete it for the steps of the warmup".to_owned(),
+                "delete it, which means the steps of the warmup".to_owned(),
             )),
             _ => None,
         }

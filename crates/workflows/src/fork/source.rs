@@ -110,10 +110,26 @@ impl ForkCheckpoint {
             let differ = if position.reordered_by.len() == 1 { "differs" } else { "differ" };
             lines.push(format!("{what} {differ} from that of {id}, so reading starts again at the first row"));
         }
-        let batches = |program: &Program| program.batch_at(*step).sequences;
-        let (was, is) = (batches(old), new.ranks.first().map_or(0, |rank| batches(&rank.program)));
-        if was != is {
-            lines.push(format!("batch.sequences is {is}, was {was}"));
+        if let Some(program) = new.ranks.first().map(|rank| &rank.program) {
+            let facts = [old, program].map(|program| {
+                let (batch, model) = (program.batch_at(*step), program.model_at(*step));
+                let windows: Vec<String> =
+                    model.options.windows().into_iter().map(|window| window.to_string()).collect();
+                [batch.sequences.to_string(), batch.length.to_string(), windows.join(", ")]
+            });
+            let [was, is] = &facts;
+            let stage = program.earlier.get(program.stage_of_step(*step));
+            let until = stage.map_or_else(String::new, |stage| format!(" to step {}", count(stage.until)));
+            for (index, name) in
+                ["batch.sequences", "the length of rows", "the windows of attention"].into_iter().enumerate()
+            {
+                if was[index] != is[index] {
+                    let [was, is] =
+                        [&was[index], &is[index]].map(|value| if value.is_empty() { "none" } else { value });
+                    let [be, were] = if index == 2 { ["are", "were"] } else { ["is", "was"] };
+                    lines.push(format!("{name} {be} {is}{until}, {were} {was}"));
+                }
+            }
         }
         lines.push(format!(
             "the learning rate of step {} is {}; that of {id} is {}",
