@@ -220,8 +220,11 @@ pub(crate) fn describe_unsaved_decays(schedule: &LrSchedule, every: u64) -> Opti
     let ends = starts.take(schedule.later_decays.len()).map(|start| start + length);
     let unsaved: Vec<String> = ends.filter(|end| !end.is_multiple_of(every.max(1))).map(count).collect();
     let shown = unsaved.first()?;
-    let others =
-        if unsaved.len() > 1 { format!(" and {}", counted(unsaved.len() as u64 - 1, "other")) } else { String::new() };
+    let others = if unsaved.len() > 1 {
+        format!(" and at {}", counted(unsaved.len() as u64 - 1, "other"))
+    } else {
+        String::new()
+    };
     Some(format!(
         "schedule.cooldown.at: no checkpoint is saved at step {shown}{others}, where a decay ends; make the points multiples of \
          checkpoint.every, {every}"

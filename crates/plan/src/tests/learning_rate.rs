@@ -96,7 +96,7 @@ fn an_inverse_square_root_starts_after_the_warmup() {
     assert_eq!([9, 10, 40, 90].map(|step| planned.rate(step)), [1e-3, 1e-3, 5e-4, 1e-3 / 3.0]);
     let planned = schedule(Some(25), tokens).expect("plans");
     assert_eq!([25, 100].map(|step| planned.rate(step)), [1e-3, 5e-4]);
-    insta::assert_snapshot!(schedule(Some(9), tokens).expect_err("below the warmup"), @"schedule.decay.inverse_sqrt: `schedule.decay.inverse_sqrt.steps` must be at least the 10 steps of the warmup, got 9 steps: delete it for the steps of the warmup");
+    insta::assert_snapshot!(schedule(Some(9), tokens).expect_err("below the warmup"), @"schedule.decay.inverse_sqrt: `schedule.decay.inverse_sqrt.steps` must be at least the 10 steps of the warmup, got 9 steps: delete it, which means the steps of the warmup");
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn starts_and_decays_have_lengths_in_steps_tokens_and_shares() {
         ]
     );
     let long = plan(Steps(0), linear(Tokens(6_400)));
-    insta::assert_snapshot!(long.warnings.join("\n"), @"schedule.decay.linear.tokens is 100 steps, but only 90 of the run's 100 steps follow its warmup, so the run ends before the decay does; use at most 90 steps, or delete it for the rest of the run");
+    insta::assert_snapshot!(long.warnings.join("\n"), @"schedule.decay.linear.tokens is 100 steps, but only 90 of the run's 100 steps follow its warmup, so the run ends before the decay does; use at most 90 steps, or delete it, which means the rest of the run");
     let rest = DataPosition { step: 20, epoch: 0, row: 160, rows: 160, tokens: 1_280 };
     let fork = |start: ScheduleLength, decay: Decay| {
         fails(|x, _| {
@@ -208,7 +208,7 @@ fn starts_and_decays_have_lengths_in_steps_tokens_and_shares() {
     insta::assert_snapshot!(fork(Tokens(1_280), Decay::Constant {}), @"schedule.start.tokens: it counts tokens from step 0, but this fork changed the batch or the data at step 20; use `schedule.start.steps`");
     insta::assert_snapshot!(fork(Steps(5), linear(Tokens(640))), @"schedule.decay.linear.tokens: it counts tokens from step 15, but this fork changed the batch or the data at step 20; use `schedule.decay.linear.steps`");
     insta::assert_snapshot!(fails(|x, _| x.schedule.start = e::ScheduleStart::At(Tokens(5_824))), @"schedule.start: the schedule starts at step 91 with 10 steps of warmup, but the run has 100 steps: make the run at least 101 steps long, or start earlier");
-    insta::assert_snapshot!(fails(|x, _| x.schedule.decay = shapes[3](Tokens(64))), @"schedule.decay.inverse_sqrt: `schedule.decay.inverse_sqrt.tokens` must be at least the 10 steps of the warmup, got 1 step: delete it for the steps of the warmup");
+    insta::assert_snapshot!(fails(|x, _| x.schedule.decay = shapes[3](Tokens(64))), @"schedule.decay.inverse_sqrt: `schedule.decay.inverse_sqrt.tokens` must be at least the 10 steps of the warmup, got 1 step: delete it, which means the steps of the warmup");
 }
 
 #[test]
@@ -224,6 +224,6 @@ fn decays_that_no_checkpoint_keeps_are_noted() {
     };
     // The last decay ends with the run.
     assert_eq!([notes(&[50], 50), notes(&[], 7)], ["", ""]);
-    insta::assert_snapshot!(notes(&[30, 60], 20), @"");
-    insta::assert_snapshot!(notes(&[30, 50], 20), @"");
+    insta::assert_snapshot!(notes(&[30, 60], 20), @"schedule.cooldown.at: no checkpoint is saved at step 30, where a decay ends; make the points multiples of checkpoint.every, 20");
+    insta::assert_snapshot!(notes(&[30, 50], 20), @"schedule.cooldown.at: no checkpoint is saved at step 30 and at 1 other, where a decay ends; make the points multiples of checkpoint.every, 20");
 }

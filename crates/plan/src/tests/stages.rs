@@ -133,11 +133,11 @@ fn stages_that_do_not_fit_are_refused() {
     let drops = |every| Decay::Step(StepDecay { every: Some(every), epochs: None, gamma: 0.5 });
     insta::assert_snapshot!(with(&|x| x.schedule.decay = drops(ScheduleLength::Tokens(64))), @"schedule.decay.step.every: the length repeats, so it cannot be given in tokens with stages whose steps have different numbers of them; give it in steps");
     let tokens = Some(ScheduleLength::Tokens(640));
-    insta::assert_snapshot!(with(&|x| x.schedule.decay = Decay::Cosine(CosineDecay { length: tokens, repeat: CosineRepeat::Restart, ..CosineDecay::default() })), @"");
+    insta::assert_snapshot!(with(&|x| x.schedule.decay = Decay::Cosine(CosineDecay { length: tokens, repeat: CosineRepeat::Restart, ..CosineDecay::default() })), @"schedule.decay.cosine.tokens: the length repeats, so it cannot be given in tokens with stages whose steps have different numbers of them; give it in steps");
     insta::assert_snapshot!(with(&|x| {
         x.schedule.decay = Decay::Linear(DecayTarget::default());
         x.schedule.cooldown = Some(Cooldown { length: tokens, at: vec![ScheduleLength::Steps(50)] });
-    }), @"");
+    }), @"schedule.cooldown.tokens: the length repeats, so it cannot be given in tokens with stages whose steps have different numbers of them; give it in steps");
     insta::assert_snapshot!(with(&|x| x.train.stages = vec![stage(ScheduleLength::Steps(1)); 300]), @"train.stages: must be at most 256 stages");
 }
 
