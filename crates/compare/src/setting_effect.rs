@@ -78,7 +78,7 @@ fn decides(key: &str, fact: &str) -> bool {
         "data" | "eval" => false,
         "learning rate" => is_within(key, "optimizer") || is_within(key, "train.transfer"),
         "train.stages" => is_within(key, fact) || is_within(key, "batch.warmup"),
-        // Those of stages too.
+        // A stage may have its own micro-batch.
         "batch.micro_batch" => is_within(key, fact) || is_within(fact, key) || is_within(key, "train.stages"),
         "train.steps" => Train::LENGTH_KEYS.contains(&key),
         _ => is_within(key, fact) || is_within(fact, key),

@@ -35,7 +35,7 @@ pub(crate) struct CoordinatesArgs {
     /// Values of `model.layers`, separated by commas.
     #[arg(long, value_name = "N,N,…", value_delimiter = ',')]
     layers: Vec<usize>,
-    /// Steps to train; the outputs are those of the last one, before its update.
+    /// Steps to train. The last step, before its update, gives the outputs.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
     steps: u64,
     /// Print the result as JSON.

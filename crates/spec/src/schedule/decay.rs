@@ -96,7 +96,7 @@ impl Decay {
         self.fall()?.steps()
     }
 
-    /// The steps of a plan's decay at which its curve ends, or goes on along another one.
+    /// The steps of a plan's decay at which its curve ends or continues as another curve.
     pub(super) fn corners(&self) -> Vec<u64> {
         match self {
             Self::Piecewise(points) => points.iter().map(|point| point.at.steps(0, 1)).collect(),

@@ -58,7 +58,7 @@ impl LrSchedule {
         self.start.saturating_add(self.warmup_steps).saturating_add(self.hold_steps)
     }
 
-    /// The steps, from 0, at which the rate may bend or jump. Those of a decay that repeats are left out.
+    /// The steps, from 0, at which the rate may bend or jump. The turns of a decay that repeats are left out.
     pub fn corners(&self) -> Vec<u64> {
         let lengths = self.decay.corners();
         let decays = self.later_decays.iter().copied().chain([self.decay_start()]);
