@@ -135,15 +135,13 @@ pub(crate) fn lr_schedule(
 
 /// Refuses lengths in tokens of parts that repeat, if the stages have steps of different numbers of tokens: the parts would differ in steps.
 fn refuse_tokens_of_unequal_steps(decay: &Decay, cooldown: &Cooldown, pace: &Pace) -> Result<()> {
-    let in_tokens = |length: Option<ScheduleLength>| matches!(length, Some(ScheduleLength::Tokens(_)));
-    let key = match decay {
-        Decay::Step(drops) if in_tokens(drops.every) => "schedule.decay.step.every",
-        decay if decay.repeats() && in_tokens(decay.length().map(|given| given.length)) => {
-            "schedule.decay.cosine.tokens"
-        }
-        _ if !cooldown.at.is_empty() && in_tokens(cooldown.length) => "schedule.cooldown.tokens",
-        _ => return Ok(()),
-    };
+    let repeats = decay.repeats() || matches!(decay, Decay::Step(_));
+    let of_decay = decay.length().filter(|_| repeats).map(|given| (given.key, given.length));
+    let of_cooldown = cooldown.length.filter(|_| !cooldown.at.is_empty());
+    let of_cooldown = of_cooldown.map(|length| ("schedule.cooldown.tokens".to_owned(), length));
+    let mut lengths = of_decay.into_iter().chain(of_cooldown);
+    let in_tokens = lengths.find(|(_, length)| matches!(length, ScheduleLength::Tokens(_)));
+    let Some((key, _)) = in_tokens else { return Ok(()) };
     if pace.earlier_stages.iter().any(|stage| stage.tokens_per_step != pace.tokens_per_step) {
         refuse!(
             key,

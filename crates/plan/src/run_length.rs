@@ -84,7 +84,8 @@ pub(crate) fn run_steps(train: &Train, rows: &RowSequence, sizes: StepSizes) -> 
 /// The most steps that a budget may pay for in a run with stages.
 const MAX_STEPS: u64 = 1 << 40;
 
-/// [`run_steps`] of a run with several stages and a model of `parameters`: steps that do not exceed the length, of which one more would.
+/// [`run_steps`] of a run with several stages and a model of `parameters`: steps that do not exceed the length, while one more step does. If
+/// stages end at shares of the run, more steps can have fewer tokens, and then a few more may fit as well.
 ///
 /// # Errors
 /// If that makes no step, or if not exactly one length is given.

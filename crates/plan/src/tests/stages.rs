@@ -115,6 +115,18 @@ fn memory_is_planned_for_the_largest_stage() {
 }
 
 #[test]
+fn drops_are_given_in_tokens_if_all_steps_have_as_many() {
+    let every = |every| {
+        let mut experiment = experiment();
+        experiment.train.stages = vec![TrainStage { micro_batch: Some(2), ..stage(ScheduleLength::Steps(20)) }];
+        experiment.schedule.decay = Decay::Step(StepDecay { every: Some(every), epochs: None, gamma: 0.5 });
+        compiled(&experiment).ranks[0].program.schedule.clone()
+    };
+    // 8 rows of 8 tokens.
+    assert_eq!(every(ScheduleLength::Tokens(640)), every(ScheduleLength::Steps(10)));
+}
+
+#[test]
 fn stages_that_do_not_fit_are_refused() {
     let with = |change: &dyn Fn(&mut e::Experiment)| {
         fails(|experiment, _| {
@@ -132,6 +144,7 @@ fn stages_that_do_not_fit_are_refused() {
     insta::assert_snapshot!(with(&|x| (x.data.drop_last, x.data.epoch_rows, x.train.stages[1].sequences) = (true, Some(10), Some(12))), @"train.stages.1: each step reads 12 rows, but data.drop_last leaves out rows that do not fill a batch, and an epoch has 10");
     let drops = |every| Decay::Step(StepDecay { every: Some(every), epochs: None, gamma: 0.5 });
     insta::assert_snapshot!(with(&|x| x.schedule.decay = drops(ScheduleLength::Tokens(64))), @"schedule.decay.step.every: the length repeats, so it cannot be given in tokens with stages whose steps have different numbers of them; give it in steps");
+    insta::assert_snapshot!(with(&|x| x.train = Train { steps: None, tokens: Some(31), ..x.train.clone() }), @"train.tokens: the first step takes 32 tokens, more than 31 tokens; a run needs at least one step");
     let tokens = Some(ScheduleLength::Tokens(640));
     insta::assert_snapshot!(with(&|x| x.schedule.decay = Decay::Cosine(CosineDecay { length: tokens, repeat: CosineRepeat::Restart, ..CosineDecay::default() })), @"schedule.decay.cosine.tokens: the length repeats, so it cannot be given in tokens with stages whose steps have different numbers of them; give it in steps");
     insta::assert_snapshot!(with(&|x| {

@@ -120,14 +120,15 @@ impl ForkCheckpoint {
             let [was, is] = &facts;
             let stage = program.earlier.get(program.stage_of_step(*step));
             let until = stage.map_or_else(String::new, |stage| format!(" to step {}", count(stage.until)));
-            for (index, name) in
-                ["batch.sequences", "the length of rows", "the windows of attention"].into_iter().enumerate()
-            {
-                if was[index] != is[index] {
-                    let [was, is] =
-                        [&was[index], &is[index]].map(|value| if value.is_empty() { "none" } else { value });
-                    let [be, were] = if index == 2 { ["are", "were"] } else { ["is", "was"] };
-                    lines.push(format!("{name} {be} {is}{until}, {were} {was}"));
+            let names = [
+                ("batch.sequences is", "was"),
+                ("the length of rows is", "was"),
+                ("the windows of attention are", "were"),
+            ];
+            for ((name, were), (was, is)) in names.into_iter().zip(was.iter().zip(is)) {
+                if was != is {
+                    let [was, is] = [was, is].map(|value| if value.is_empty() { "none" } else { value });
+                    lines.push(format!("{name} {is}{until}, {were} {was}"));
                 }
             }
         }
