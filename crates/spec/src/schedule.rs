@@ -123,7 +123,7 @@ fn schedule_start_schema(generator: &mut SchemaGenerator) -> Schema {
 
 /// A linear rise to the peak learning rate: its n-th step has n/steps of the peak. With `from`, its first step has this fraction, and the step
 /// after it the peak. `steps`, `tokens` or `share` is its length, a number alone is
-/// `steps`, and 0 is no warmup. Default: 0 steps.
+/// `steps`, and 0 means that there is no warmup. Default: 0 steps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(deny_unknown_fields, extend("x-short" = "steps"), transform = length::allow_zero, transform = or_steps)]
