@@ -8,7 +8,7 @@ use std::thread;
 
 use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
 use runner_compute::kernels::cpu::product::Bf16Products;
-use runner_config::{ExperimentFile, LoadOptions, Loaded, ModelFetchError};
+use runner_config::{ExperimentFile, LayerFile, LoadOptions, Loaded, ModelFetchError};
 use runner_files::read_regular_text;
 use runner_inputs::{Host, MAX_THREADS_PER_CORE, fetch_model_folder, model_fetch_error};
 use runner_machine::cluster_description::{cluster_from_yaml, named_cluster};
@@ -70,12 +70,34 @@ fn own_variable_meant(name: &str) -> Option<&'static str> {
 pub(crate) struct ExperimentArgs {
     /// The experiment file.
     pub file: PathBuf,
+    /// Files over it, whose settings replace those of the files before them.
+    pub overlays: Vec<PathBuf>,
     /// Override a key of the file, such as `train.steps=10`; may be given several times. Paths in values are relative to
     /// the file.
     #[arg(long, value_name = "KEY.PATH=VALUE")]
     pub set: Vec<String>,
     #[command(flatten)]
+    pub set_file: SetFileArgs,
+    #[command(flatten)]
     pub template: TemplateArgs,
+}
+
+/// Files that give keys their values, on the command line.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct SetFileArgs {
+    /// Take the value of a key from a YAML file, such as `model=small.yaml`; may be given several times. Settings of --set win. Paths in the
+    /// YAML file are relative to its folder.
+    #[arg(long = "set-file", value_name = "KEY.PATH=FILE", value_parser = parse_layer_file)]
+    pub files: Vec<LayerFile>,
+}
+
+/// Parses `KEY.PATH=FILE`.
+fn parse_layer_file(text: &str) -> Result<LayerFile, String> {
+    let Some((key, path)) = text.split_once('=').filter(|(key, path)| !key.is_empty() && !path.is_empty()) else {
+        return Err("must be a key and a file, such as model=small.yaml".to_owned());
+    };
+    runner_config::check::check_key_path(key).map_err(|mistake| format!("{}; {}", mistake.message, mistake.help))?;
+    Ok(LayerFile { key: key.to_owned(), path: path.into() })
 }
 
 /// Where the data of a run is now, on the command line.
@@ -115,7 +137,14 @@ impl ExperimentArgs {
     /// # Errors
     /// If a flag or a file does not give variables.
     pub(crate) fn options(&self) -> Result<LoadOptions<'static>, ConfigError> {
-        self.template.add_to(LoadOptions { sets: self.set.clone(), ..default_load_options() })
+        let options = LoadOptions { files: self.files_above(), sets: self.set.clone(), ..default_load_options() };
+        self.template.add_to(options)
+    }
+
+    /// The files over the experiment file, the lowest first.
+    pub(crate) fn files_above(&self) -> Vec<LayerFile> {
+        let overlays = self.overlays.iter().map(|path| LayerFile { key: String::new(), path: path.clone() });
+        overlays.chain(self.set_file.files.iter().cloned()).collect()
     }
 
     /// The experiment under the layers of `options`.

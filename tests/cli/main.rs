@@ -9,6 +9,7 @@ mod background_saves;
 mod changed_files;
 mod comparability;
 mod compare;
+mod compose;
 mod damaged_records;
 mod data;
 mod doctor;

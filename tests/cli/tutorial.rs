@@ -20,7 +20,7 @@ const SHORTER: &[(&str, &str)] = &[
 ];
 
 /// The fenced blocks of `page` that are marked as `language`.
-fn blocks_of(page: &str, language: &str) -> Vec<String> {
+pub fn blocks_of(page: &str, language: &str) -> Vec<String> {
     let mut blocks = Vec::new();
     let mut block: Option<String> = None;
     for event in Parser::new(page) {

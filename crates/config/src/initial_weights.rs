@@ -86,6 +86,7 @@ fn chosen_source(layers: &[Layer], base: &Path) -> Option<(usize, WeightsSource)
     // A higher layer that draws the weights takes the lower one's choice away.
     let chosen = layers.iter().rposition(|layer| layer.value.pointer("/model/init").is_some())?;
     let text = layers[chosen].value.pointer(INIT_FROM)?.as_str()?.to_owned();
+    let base = layers[chosen].folder().unwrap_or(base);
     Some((chosen, WeightsSource::from(text).relative_to(base)))
 }
 

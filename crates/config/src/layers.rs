@@ -2,6 +2,8 @@
 //!
 //! The lowest layer, the built-in defaults, is in the raw types and in `resolve`.
 
+use std::path::{Path, PathBuf};
+
 use figment::Figment;
 use figment::providers::Serialized;
 use serde_json::{Map, Value};
@@ -27,6 +29,8 @@ pub(crate) enum LayerOrigin {
     Text {
         source: Source,
         tree: Node,
+        /// The folder that paths start from, absolute; `None` for that of the experiment.
+        folder: Option<PathBuf>,
     },
 }
 
@@ -38,9 +42,17 @@ impl Layer {
         }
     }
 
+    /// The folder that its paths start from, if it is not that of the experiment.
+    pub(crate) fn folder(&self) -> Option<&Path> {
+        match &self.from {
+            LayerOrigin::Text { folder, .. } => folder.as_deref(),
+            LayerOrigin::Named(_) => None,
+        }
+    }
+
     /// A mistake in the value of `path`; `None` if the layer is not text.
     pub(crate) fn diagnostic(&self, path: &str, message: String, help: String) -> Option<Diagnostic> {
-        let LayerOrigin::Text { source, tree } = &self.from else { return None };
+        let LayerOrigin::Text { source, tree, .. } = &self.from else { return None };
         let place = key_and_value(tree, path).map_or(tree.place, |(_, value)| value.place);
         Some(source.diagnostic(place, path, message, help))
     }
@@ -49,6 +61,8 @@ impl Layer {
 /// All layers, merged.
 pub(crate) struct Layers {
     all: Vec<Layer>,
+    /// The experiment file among them.
+    file: usize,
     pub(crate) merged: Value,
 }
 
@@ -64,11 +78,11 @@ pub(crate) struct Location<'l> {
 }
 
 impl Layers {
-    /// Merges `layers`, the lowest first.
+    /// Merges `layers`, the lowest first. Layer `file` is the experiment file.
     ///
     /// # Errors
     /// If figment cannot represent a value; the values of checked layers are all representable.
-    pub(crate) fn merge(mut layers: Vec<Layer>) -> Result<Self, Box<figment::Error>> {
+    pub(crate) fn merge(mut layers: Vec<Layer>, file: usize) -> Result<Self, Box<figment::Error>> {
         for low in 0..layers.len() {
             let (lower, higher) = layers.split_at_mut(low + 1);
             for above in higher {
@@ -77,7 +91,7 @@ impl Layers {
         }
         let merge = |below: Figment, layer: &Layer| below.merge(Serialized::defaults(&layer.value));
         let merged = layers.iter().fold(Figment::new(), merge).extract().map_err(Box::new)?;
-        Ok(Self { all: layers, merged })
+        Ok(Self { all: layers, file, merged })
     }
 
     /// The layer that gives `path`; a higher one wins over a lower one.
@@ -96,8 +110,9 @@ impl Layers {
         let mut at = path;
         loop {
             at = at.rsplit_once('.').map_or("", |(parent, _)| parent);
-            // The file first: a section is written there, and only touched by the others.
-            if let Some((layer, (source, place))) = (0..self.all.len()).find_map(|i| Some((i, self.place_in(i, at)?))) {
+            // The file first, then those below it: a section is written there, and only touched by flags and variables.
+            let below = (0..=self.file).rev().chain(self.file + 1..self.all.len());
+            if let Some((layer, (source, place))) = below.into_iter().find_map(|i| Some((i, self.place_in(i, at)?))) {
                 return Some(Location { source, place, layer, is_key: false });
             }
             if at.is_empty() {
@@ -106,8 +121,13 @@ impl Layers {
         }
     }
 
+    /// The folder that the path of `key` starts from, if it is not that of the experiment.
+    pub(crate) fn folder_of(&self, key: &str) -> Option<&Path> {
+        self.all[self.layer_of(key)?].folder()
+    }
+
     fn place_in(&self, layer: usize, path: &str) -> Option<(&Source, Place)> {
-        let LayerOrigin::Text { source, tree } = &self.all[layer].from else { return None };
+        let LayerOrigin::Text { source, tree, .. } = &self.all[layer].from else { return None };
         if path.is_empty() {
             return Some((source, Place { length: 1, ..tree.place }));
         }

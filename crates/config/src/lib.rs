@@ -4,6 +4,7 @@
 
 pub mod check;
 mod explain;
+mod files;
 mod foreign_keys;
 mod import;
 mod initial_weights;
@@ -20,6 +21,7 @@ pub mod shape;
 mod unknown_key;
 
 pub use explain::{Origin, explain, to_yaml};
+pub use files::{LayerFile, ReadFile};
 pub use import::{ImportedConfig, import_config};
 pub use load::{ExperimentFile, Loaded, from_str, load, load_resolved};
 pub use overridden::OverriddenSetting;

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::check::check;
 use crate::explain::{Origin, origins};
+use crate::files::{EXTENDS, LayerFile, ReadFile, ReadFiles};
 use crate::foreign_keys;
 use crate::import::foreign_trainer;
 use crate::initial_weights::{INIT_FROM_KEY, add_weights};
@@ -21,8 +22,8 @@ use crate::resolve::resolver::Resolver;
 use runner_spec::diagnostic::{ConfigError, Diagnostic, list, nearest, short};
 use runner_spec::experiment::{AutoOr, Experiment};
 use runner_template::Rendered;
-use runner_yaml::source::{Source, is_stream, read};
-use runner_yaml::tree::{self, ParsedYaml};
+use runner_yaml::source::{Source, read};
+use runner_yaml::tree::{self, Entry, ParsedYaml, Yaml};
 
 /// An experiment file that was read: its text and, unless it is a template, its YAML. It can be loaded with several options.
 #[derive(Debug, Clone)]
@@ -30,8 +31,8 @@ pub struct ExperimentFile {
     pub path: PathBuf,
     /// The text of the file.
     pub text: String,
-    /// `None` for a template.
-    parsed: Option<ParsedYaml>,
+    /// The file, and those that it extends. `None` for a template.
+    files: Option<Result<ReadFiles, ConfigError>>,
 }
 
 /// An experiment, and the origins of its values.
@@ -46,6 +47,8 @@ pub struct Loaded {
     pub text: String,
     /// The rendered template and its files; `None` for a plain file.
     pub template: Option<Rendered>,
+    /// The other files of the experiment, the lowest layer first: those that it extends, and those that flags name.
+    pub other_files: Vec<ReadFile>,
     /// The origin of each value, in the order of the keys.
     pub origins: Vec<Origin>,
     /// The `--set` flags that have no effect, because a later one replaces them.
@@ -71,23 +74,32 @@ impl ExperimentFile {
     #[must_use]
     pub fn new(text: String, path: &Path) -> Self {
         let is_template = runner_template::is_template(path);
-        let parsed = (!is_template).then(|| tree::parse(Source::file(path, text.clone())));
-        Self { path: path.to_owned(), text, parsed }
+        let files = (!is_template).then(|| read_files(tree::parse(Source::file(path, text.clone())), path));
+        Self { path: path.to_owned(), text, files }
     }
 
-    /// True if the file is YAML with the key `key` at its top level.
+    /// The files of the experiment without those of flags, the highest layer first; none for a template.
+    fn layers(&self) -> impl Iterator<Item = &ReadFile> {
+        self.files.iter().flatten().flat_map(|files| files.all.iter().rev())
+    }
+
+    /// The entry of `key` at the top level, of this file or the highest that it extends, with the file's text. `None` for a template.
+    #[must_use]
+    pub fn entry(&self, key: &str) -> Option<(&Source, Entry)> {
+        self.layers().find_map(|file| Some((&file.source, entry_of(file, key)?)))
+    }
+
+    /// True if the key `key` of the top level has a value in this file or one that it extends.
     #[must_use]
     pub fn has_key(&self, key: &str) -> bool {
-        self.parsed.as_ref().and_then(|parsed| parsed.root.as_ref()?.get(key)).is_some()
+        self.entry(key).is_some_and(|(_, entry)| !entry.value.is_null())
     }
 
     /// A mistake at the key `key` of the top level, or in the file as a whole if it has no such key.
     #[must_use]
     pub fn diagnostic(&self, key: &str, message: String, help: String) -> Diagnostic {
-        let parsed = self.parsed.as_ref();
-        let node = parsed.and_then(|parsed| Some((&parsed.source, parsed.root.as_ref()?.get(key)?)));
-        match node {
-            Some((source, (_, value))) => source.diagnostic(value.place, key, message, help),
+        match self.entry(key) {
+            Some((source, entry)) => source.diagnostic(entry.value.place, key, message, help),
             None => Source::file(&self.path, self.text.clone()).diagnostic_whole(message, help),
         }
     }
@@ -97,25 +109,43 @@ impl ExperimentFile {
     /// # Errors
     /// All mistakes of file, environment and flags.
     pub fn load(&self, options: &LoadOptions<'_>) -> Result<Loaded, ConfigError> {
-        let Some(parsed) = &self.parsed else {
+        let Some(files) = &self.files else {
             let rendered = runner_template::render(&self.text, &self.path, &options.template)?;
-            let mut loaded = lower(&tree::parse(rendered.source(&self.path)), &self.path, options)?;
+            let files = read_files(tree::parse(rendered.source(&self.path)), &self.path)?;
+            let mut loaded = lower(files, &self.path, options)?;
             loaded.env_read.extend(rendered.env_read.iter().cloned());
             return Ok(Loaded { template: Some(rendered), ..loaded });
         };
         if !options.template.vars.is_empty() {
             return Err(runner_template::not_a_template(&self.path, &options.template).into());
         }
-        let loaded = lower(parsed, &self.path, options).map_err(|mistakes| self.mention_import(mistakes, parsed))?;
+        let files = files.clone()?;
+        let loaded = lower(files, &self.path, options).map_err(|mistakes| self.mention_import(mistakes))?;
         Ok(Loaded { text: self.text.clone(), ..loaded })
     }
 
     /// `mistakes`, or, if the file is the configuration of another trainer, the command that makes an experiment of it.
-    fn mention_import(&self, mistakes: ConfigError, parsed: &ParsedYaml) -> ConfigError {
-        let Some(trainer) = foreign_trainer(&self.path, parsed.root.as_ref()) else { return mistakes };
+    fn mention_import(&self, mistakes: ConfigError) -> ConfigError {
+        let Some(file) = self.layers().next() else { return mistakes };
+        let Some(trainer) = foreign_trainer(&self.path, file.tree.as_ref()) else { return mistakes };
         let help = format!("`runner import config {}` converts it to an experiment file", self.path.display());
         let message = format!("this file is not an experiment; it looks like a configuration of {trainer}");
-        ConfigError::new(vec![parsed.source.diagnostic_whole(message, help)])
+        ConfigError::new(vec![file.source.diagnostic_whole(message, help)])
+    }
+}
+
+/// The file at `path` with the content `parsed`, and the files that it extends.
+fn read_files(parsed: ParsedYaml, path: &Path) -> Result<ReadFiles, ConfigError> {
+    let mut files = ReadFiles::default();
+    files.add(parsed, LayerFile { key: String::new(), path: path.to_owned() })?;
+    Ok(files)
+}
+
+/// The entry of `key` at the top level of `file`.
+fn entry_of(file: &ReadFile, key: &str) -> Option<Entry> {
+    match &file.tree.as_ref()?.value {
+        Yaml::Map(entries) => entries.iter().find(|entry| entry.key == key).cloned(),
+        _ => None,
     }
 }
 
@@ -146,16 +176,22 @@ pub fn from_str(text: &str, path: &Path, options: &LoadOptions<'_>) -> Result<Lo
     ExperimentFile::new(text.to_owned(), path).load(options)
 }
 
-/// Lowers the YAML of the file `path` to an experiment.
-fn lower(parsed: &ParsedYaml, path: &Path, options: &LoadOptions<'_>) -> Result<Loaded, ConfigError> {
-    let base = base_folder(path, &parsed.source)?;
-    let (mut layers, mut mistakes) = read_layers(parsed, options)?;
+/// Lowers the YAML of `files`, of which the last is the experiment at `path`, to an experiment.
+fn lower(mut files: ReadFiles, path: &Path, options: &LoadOptions<'_>) -> Result<Loaded, ConfigError> {
+    let own = files.all.len() - 1;
+    for file in &options.files {
+        files.add_flag(file)?;
+    }
+    let base = files.all[own].folder.clone();
+    let (mut layers, mut mistakes) = read_layers(&files, own, options)?;
     let described = add_weights(&base, options, &mut layers, &mut mistakes);
     let overridden = find_overridden(&layers);
     let is_given = |key: &str| layers.iter().any(|layer| layer.value.pointer(&format!("/model/{key}")).is_some());
     let assumptions = described.as_ref().and_then(|described| described.assumptions(is_given));
-    let file = &parsed.source;
-    let layers = Layers::merge(layers).map_err(|error| program_bug(file, &error))?;
+    let file = &files.all[own].source;
+    let named = layers.iter().take_while(|layer| matches!(layer.from, LayerOrigin::Named(_))).count();
+    let below = files.all[..own].iter().filter(|file| file.tree.is_some()).count();
+    let layers = Layers::merge(layers, named + below).map_err(|error| program_bug(file, &error))?;
     let mut value = layers.merged.clone();
     layers.complete(&mut value, &mut mistakes);
     let raw: RawExperiment = match serde_json::from_value(value) {
@@ -187,6 +223,7 @@ fn lower(parsed: &ParsedYaml, path: &Path, options: &LoadOptions<'_>) -> Result<
         path: path.to_owned(),
         text: file.text.clone(),
         template: None,
+        other_files: [&files.all[..own], &files.all[own + 1..]].concat(),
         origins,
         overridden,
         assumptions,
@@ -195,25 +232,39 @@ fn lower(parsed: &ParsedYaml, path: &Path, options: &LoadOptions<'_>) -> Result<
     })
 }
 
-/// Puts the layers of `options` over the YAML of a file, and the preset below it. Returns them with the mistakes in them.
+/// The layers of `files`, of which `own` is the experiment, with those of `options` over them and the preset below them, and the mistakes in
+/// them.
 ///
 /// # Errors
-/// If the file has no value: there is nothing to lay the other layers over.
-fn read_layers(parsed: &ParsedYaml, options: &LoadOptions<'_>) -> Result<(Vec<Layer>, Mistakes), ConfigError> {
-    let source = &parsed.source;
+/// If the experiment is empty: there is nothing to lay the other layers over.
+fn read_layers(
+    files: &ReadFiles,
+    own: usize,
+    options: &LoadOptions<'_>,
+) -> Result<(Vec<Layer>, Mistakes), ConfigError> {
     let mut mistakes = Mistakes::default();
-    mistakes.diagnostics.clone_from(&parsed.mistakes);
-    let Some(tree) = parsed.root.as_ref().filter(|tree| !tree.is_null()) else {
+    mistakes.diagnostics.clone_from(&files.mistakes);
+    if files.all[own].tree.is_none() {
         if mistakes.diagnostics.is_empty() {
             let help =
                 "the shortest experiment:\nmodel: {preset: gpt2-micro}\ndata: {train: {text: {files: [input.txt]}}}";
-            mistakes.diagnostics.push(source.diagnostic_whole("the file is empty".into(), help.into()));
+            mistakes.diagnostics.push(files.all[own].source.diagnostic_whole("the file is empty".into(), help.into()));
         }
         return Err(ConfigError::new(mistakes.diagnostics));
-    };
-    let value = check(tree, source, &mut mistakes);
-    let from = LayerOrigin::Text { source: source.clone(), tree: tree.clone() };
-    let mut layers = vec![Layer { from, value }];
+    }
+    if mistakes.diagnostics.iter().any(|mistake| mistake.key == EXTENDS) {
+        // Keys may be missing because a file is.
+        mistakes.poison("");
+    }
+    let mut layers = Vec::new();
+    for (i, ReadFile { file, source, tree, folder, .. }) in files.all.iter().enumerate() {
+        let Some(tree) = tree else { continue };
+        // A name is that of one experiment.
+        let tree = if i < own && file.key.is_empty() { tree.without("name") } else { tree.clone() };
+        let value = check(&tree, source, &mut mistakes);
+        let from = LayerOrigin::Text { source: source.clone(), tree, folder: Some(folder.clone()) };
+        layers.push(Layer { from, value });
+    }
     add_overrides(options, &mut layers, &mut mistakes);
     add_preset(&mut layers, &mut mistakes);
     Ok((layers, mistakes))
@@ -243,17 +294,4 @@ fn add_preset(layers: &mut Vec<Layer>, mistakes: &mut Mistakes) {
     let found = layer.diagnostic("model.preset", format!("unknown preset `{}`", short(name)), help);
     mistakes.diagnostics.extend(found);
     mistakes.poison("model.preset");
-}
-
-/// The folder that paths in the file `path` start from, absolute.
-fn base_folder(path: &Path, source: &Source) -> Result<PathBuf, ConfigError> {
-    let wrong = |message: String| ConfigError::from(source.diagnostic_whole(message, String::new()));
-    // A stream is in no folder.
-    let path = if is_stream(path) { Path::new("") } else { path };
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let folder = std::path::absolute(folder).map_err(|e| wrong(format!("cannot find the folder of the file: {e}")))?;
-    if folder.to_str().is_none() {
-        return Err(wrong("the path of the file's folder must be UTF-8, because a run records it".to_owned()));
-    }
-    Ok(folder)
 }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use crate::check::check;
+use crate::files::{EXTENDS, LayerFile};
 use crate::layers::{Layer, LayerOrigin};
 use crate::mistakes::Mistakes;
 use crate::shape::join;
@@ -30,6 +31,8 @@ pub struct ModelFetchError {
 /// The layers above the file, and the inputs of templates.
 #[derive(Clone, Default)]
 pub struct LoadOptions<'a> {
+    /// Files over the experiment, the lowest first.
+    pub files: Vec<LayerFile>,
     /// `key.path=value`, the value in YAML; later ones win.
     pub sets: Vec<String>,
     /// The section `parallel` that the flag `--parallel` gives, in YAML. It wins over `sets`.
@@ -139,6 +142,9 @@ fn parse_layer(source: Source, keys: &[String], given: usize, mistakes: &mut Mis
         let (key, value) = (short(key.trim()), short(value.trim()));
         let help = format!("write `--set {key}={value}`; the sections are {}", list(&sections(), "and"));
         (format!("`{}` has no value", short(&source.text)), help)
+    } else if keys[0] == EXTENDS {
+        let help = "name a second file: `runner apply exp.yaml other.yaml`, or the file of a key: `--set-file model=small.yaml`";
+        (format!("`{EXTENDS}` belongs in a file"), help.to_owned())
     } else if keys.iter().any(String::is_empty) || keys.len() > MAX_DEPTH / 2 {
         (format!("`{path}` is not a key"), "write keys as in `train.steps=100`".to_owned())
     } else if source.kind == SourceKind::Set && source.yaml().trim().is_empty() {
@@ -153,7 +159,7 @@ fn parse_layer(source: Source, keys: &[String], given: usize, mistakes: &mut Mis
         let value = root.unwrap_or_else(|| Node::null(Place { line: 1, column: given + 1, length: 1 }));
         let tree = keys.iter().rev().fold(value, |node, key| Node::wrap(key.clone(), name, node));
         let value = check(&tree, &source, mistakes);
-        return Some(Layer { from: LayerOrigin::Text { source, tree }, value });
+        return Some(Layer { from: LayerOrigin::Text { source, tree, folder: None }, value });
     };
     mistakes.diagnostics.push(source.diagnostic(name, "", message, help));
     None

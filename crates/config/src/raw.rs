@@ -8,6 +8,7 @@ pub(crate) mod parallel;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use crate::raw::data::RawData;
 use crate::raw::parallel::RawParallel;
@@ -27,6 +28,10 @@ pub(crate) struct RawExperiment {
     #[serde(default = "version")]
     #[schemars(range(min = 1, max = 1))]
     pub(crate) version: u32,
+    /// Files below this one, the lowest first: a path, or a mapping from a key to the path of a file with its value, or a list of both. Settings
+    /// of this file replace theirs, as `--set` does. `name` is not taken from them. Paths are relative to this file's folder.
+    #[schemars(schema_with = "extends_schema")]
+    pub(crate) extends: Option<Value>,
     /// Names the run's folder: letters, digits, `.`, `_` and `-`. Default: the name of the file without its ending.
     pub(crate) name: Option<String>,
     /// All random numbers of the run are derived from it. A mapping `{data, init, dropout}` gives the order of the training rows, the initial
@@ -69,6 +74,11 @@ pub(crate) struct RawExperiment {
 
 fn version() -> u32 {
     1
+}
+
+fn extends_schema(_: &mut SchemaGenerator) -> Schema {
+    let one = json!([{"type": "string"}, {"type": "object", "additionalProperties": {"type": "string"}}]);
+    json_schema!({"anyOf": [one[0], one[1], {"type": "array", "items": {"anyOf": one}}]})
 }
 
 /// The seeds of a group of runs.

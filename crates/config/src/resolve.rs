@@ -14,6 +14,7 @@ mod token_ids;
 
 use std::path::Path;
 
+use crate::files::LayerFile;
 use crate::raw::RawExperiment;
 use crate::resolve::resolver::Resolver;
 use run::resolve_train;
@@ -82,8 +83,12 @@ impl Resolver<'_> {
     /// The run's name, which is part of the name of its folder.
     fn name(&mut self, given: Option<&str>, path: &Path) -> Option<String> {
         let Some(name) = given else {
-            self.note("name", "default (name of the file)".into());
-            return Some(name_of_file(path, DEFAULT_NAME));
+            let overlays: Vec<&LayerFile> = self.options.files.iter().filter(|file| file.key.is_empty()).collect();
+            let files = if overlays.is_empty() { "name of the file" } else { "names of the files" };
+            self.note("name", format!("default ({files})"));
+            let names = overlays.iter().map(|overlay| name_of_file(&overlay.path, DEFAULT_NAME));
+            let names: Vec<String> = std::iter::once(name_of_file(path, DEFAULT_NAME)).chain(names).collect();
+            return Some(names.join("-").chars().take(MAX_NAME).collect());
         };
         let Some(problem) = name_problem(name) else { return Some(name.to_owned()) };
         let help = "it names the run's folder: use up to 100 letters, digits, `.`, `_` and `-`, and do not start with `.` or `-`";

@@ -178,6 +178,7 @@ pub fn check_prompts(experiment: &Experiment, tokenizer: &ModelTokenizer) -> Res
 pub fn has_private_text(loaded: &Loaded) -> bool {
     loaded.template.as_ref().is_some_and(|template| !template.env_read.is_empty())
         || runner_files::is_private_file(&loaded.path)
+        || loaded.other_files.iter().any(|other| runner_files::is_private_file(&other.file.path))
 }
 
 /// The inputs that a run with a checkpoint recorded. With them, training resumes without the weights that the run started from, and

@@ -89,7 +89,15 @@ mod tests {
             let manifest = Manifest { origin, ..Manifest::new(&plan, "exp.yaml".into(), vec![], "1".into()) };
             RunDir::create(
                 root.path(),
-                RunFiles { experiment: "", resolved: "", plan: &plan, template: None, is_private: false, manifest },
+                RunFiles {
+                    experiment: "",
+                    resolved: "",
+                    plan: &plan,
+                    template: None,
+                    merged: None,
+                    is_private: false,
+                    manifest,
+                },
                 None,
             )
             .unwrap()

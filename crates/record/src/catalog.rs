@@ -355,7 +355,15 @@ mod tests {
         let manifest = Manifest::new(&plan, "exp.yaml".into(), vec![], started.to_owned());
         RunDir::create(
             root,
-            RunFiles { experiment: "", resolved: "", template: None, is_private: false, plan: &plan, manifest },
+            RunFiles {
+                experiment: "",
+                resolved: "",
+                template: None,
+                merged: None,
+                is_private: false,
+                plan: &plan,
+                manifest,
+            },
             None,
         )
         .unwrap()
@@ -465,7 +473,15 @@ mod tests {
         let origin = RunOrigin::Reproduction { id: file_name(&other), plan_hash: plan.hash.clone(), state_hash: None };
         let manifest =
             Manifest { origin: Some(origin), ..Manifest::new(&plan, "exp.yaml".into(), vec![], "4".to_owned()) };
-        let files = RunFiles { experiment: "", resolved: "", template: None, is_private: false, plan: &plan, manifest };
+        let files = RunFiles {
+            experiment: "",
+            resolved: "",
+            template: None,
+            merged: None,
+            is_private: false,
+            plan: &plan,
+            manifest,
+        };
         let copy = RunDir::create(root.path(), files, None).unwrap().path().to_owned();
         assert_eq!(find("st").unwrap(), other);
         assert_eq!(find(&file_name(&copy)).unwrap(), copy);

@@ -79,6 +79,9 @@ pub struct Manifest {
     /// The template that the experiment file was rendered from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<TemplateUse>,
+    /// The other files that the experiment was merged from, the lowest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<MergedFile>,
     /// True for the copy in a sealed run, which has the checkpoints of its end only if a verification needs them.
     #[serde(default, rename = "sealed", skip_serializing_if = "is_default")]
     pub is_sealed: bool,
@@ -130,6 +133,17 @@ pub enum RunOrigin {
 pub struct SweepPoint {
     pub id: String,
     pub point: usize,
+}
+
+/// A file that an experiment was merged from, in addition to the experiment file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MergedFile {
+    pub file: PathBuf,
+    /// The key whose value it is; empty for a file with keys of the whole experiment.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub key: String,
+    /// True if its settings replace those of the experiment file; false if the experiment file replaces them.
+    pub is_above: bool,
 }
 
 /// A template and the variables that it was given.

@@ -5,6 +5,8 @@ use runner_files::is_number;
 pub const EXPERIMENT: &str = "experiment.yaml";
 /// The template that the experiment file was rendered from, if it was.
 pub const TEMPLATE: &str = "template.yaml.j2";
+/// The text of the other files that the experiment was merged from.
+pub const MERGED_FILES: &str = "merged-files.yaml";
 pub const RESOLVED: &str = "resolved.yaml";
 pub const PLAN: &str = "plan.json";
 pub const MANIFEST: &str = "manifest.json";

@@ -9,17 +9,19 @@ use std::path::{Path, PathBuf};
 
 use super::checkpoint::{is_checkpoint_file, is_checkpoint_folder};
 use super::names::{
-    CHECKPOINTS, DATA, EXPERIMENT, JOB_LOG, LOCK, LOG, MANIFEST, METRICS, PLAN, RANKS, RESOLVED, ROWS, SAMPLES,
-    SLURM_SCRIPT, SUMMARY, SWEEP_FILE, SWEEP_POINTS, SWEEP_RECORD, TEMPLATE, TENSORBOARD, TOKENIZER, TRACE, VERDICT,
+    CHECKPOINTS, DATA, EXPERIMENT, JOB_LOG, LOCK, LOG, MANIFEST, MERGED_FILES, METRICS, PLAN, RANKS, RESOLVED, ROWS,
+    SAMPLES, SLURM_SCRIPT, SUMMARY, SWEEP_FILE, SWEEP_POINTS, SWEEP_RECORD, TEMPLATE, TENSORBOARD, TOKENIZER, TRACE,
+    VERDICT,
 };
 use super::tags::TAGS;
 use super::timeline::TIMELINE;
 use runner_files::{TEMPORARY_PREFIX, foreign_path, is_number, is_temporary_name};
 
 /// The files of a run directory.
-const RUN_FILES: [&str; 19] = [
+const RUN_FILES: [&str; 20] = [
     EXPERIMENT,
     TEMPLATE,
+    MERGED_FILES,
     RESOLVED,
     PLAN,
     TOKENIZER,

@@ -22,8 +22,8 @@ use super::lock::RunLock;
 use super::manifest::{ContinuedFrom, FORMAT, Manifest, Session};
 use super::metrics::MetricLine;
 pub use super::names::{
-    CHECKPOINTS, CREATING, DATA, EXPERIMENT, JOB_LOG, LOG, MANIFEST, METRICS, PLAN, RANKS, REMOVING, RESOLVED, ROWS,
-    SAMPLES, SLURM_SCRIPT, SUMMARY, TEMPLATE, TENSORBOARD, TOKENIZER, TRACE, VERDICT, is_id, rank_log,
+    CHECKPOINTS, CREATING, DATA, EXPERIMENT, JOB_LOG, LOG, MANIFEST, MERGED_FILES, METRICS, PLAN, RANKS, REMOVING,
+    RESOLVED, ROWS, SAMPLES, SLURM_SCRIPT, SUMMARY, TEMPLATE, TENSORBOARD, TOKENIZER, TRACE, VERDICT, is_id, rank_log,
 };
 use super::own_files::{foreign_path_in_run, foreign_path_in_sweep};
 use super::rows;
@@ -60,6 +60,8 @@ pub struct RunFiles<'a> {
     pub resolved: &'a str,
     /// The template, if the file was rendered from one.
     pub template: Option<&'a str>,
+    /// The text of the other files that the experiment was merged from, if there are any.
+    pub merged: Option<&'a str>,
     /// True if the experiment and the manifest hold values that only the owner of the run may read, such as those of `env()`.
     pub is_private: bool,
     pub plan: &'a Plan,
@@ -272,8 +274,12 @@ impl RunDir {
         let base = base_id(&files.plan.experiment_name, &files.plan.hash);
         let unfinished = UnfinishedFolder::create(root, &base)?;
         let temporary = unfinished.path();
-        let texts =
-            [(EXPERIMENT, Some(files.experiment)), (RESOLVED, Some(files.resolved)), (TEMPLATE, files.template)];
+        let texts = [
+            (EXPERIMENT, Some(files.experiment)),
+            (RESOLVED, Some(files.resolved)),
+            (TEMPLATE, files.template),
+            (MERGED_FILES, files.merged),
+        ];
         for (name, text) in texts {
             let (path, Some(text)) = (temporary.join(name), text) else { continue };
             write_atomic_as(&path, text.as_bytes(), files.is_private).map_err(RecordError::io("writing", &path))?;

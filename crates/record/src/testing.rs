@@ -36,8 +36,15 @@ pub fn save_checkpoint(checkpoints: &Checkpoints, plan: &Plan, step: u64, offset
 /// A run of `plan` in `root` with the metrics `lines`, and with sessions that began after these steps at these times.
 pub fn timed_run(root: &Path, plan: &Plan, sessions: &[(u64, &str)], lines: &str) -> PathBuf {
     let manifest = Manifest::new(plan, "exp.yaml".into(), vec![], "2026-01-01T00:00:00.000Z".into());
-    let files =
-        RunFiles { experiment: "", resolved: "name: tiny\n", plan, manifest, template: None, is_private: false };
+    let files = RunFiles {
+        experiment: "",
+        resolved: "name: tiny\n",
+        plan,
+        manifest,
+        template: None,
+        merged: None,
+        is_private: false,
+    };
     let run = RunDir::create(root, files, None).unwrap();
     let path = run.path().to_owned();
     let mut manifest = run.manifest().clone();

@@ -7,7 +7,8 @@ use runner_spec::format::{bytes, count, counted, printable, seconds};
 use runner_spec::measure::Measure;
 use runner_sweep::record::SweepRecord;
 use runner_sweep::{
-    AshaSettings, BudgetKind, MilestoneUnit, PointValues, ScheduleDecision, SweepTasks, TrainingSegment, value_text,
+    AshaSettings, BudgetKind, MilestoneUnit, PointValues, ScheduleDecision, SweepTasks, TrainingSegment, names_of,
+    value_text,
 };
 
 /// The number of points in the table, unless all are wanted.
@@ -42,14 +43,15 @@ impl SweepPreview {
 
 /// The names of what varies, safe to show.
 pub(crate) fn value_names(record: &SweepRecord) -> Vec<String> {
-    record.points.first().map_or_else(Vec::new, |p| p.values.iter().map(|(name, _)| printable(name)).collect())
+    names_of(record.points.iter().map(|point| &point.values)).into_iter().map(printable).collect()
 }
 
 /// Adds the columns of what varies, which have these `names`, to `table`.
 pub(crate) fn add_values<'a, R>(table: &mut RowTable<'a, R>, names: &'a [String], values: impl Fn(&R) -> &PointValues) {
-    for (i, name) in names.iter().enumerate() {
+    for name in names {
         let text = |(_, value): &(_, _)| printable(&value_text(value)).replace('\n', " ");
-        let cell = |row: &R| values(row).get(i).map_or_else(String::new, text);
+        let cell =
+            |row: &R| values(row).iter().find(|(own, _)| printable(own) == *name).map_or_else(|| "-".to_owned(), text);
         table.add(Column::new(name, Align::Right, 8).shortened_to(8), cell);
     }
 }

@@ -12,7 +12,7 @@ use runner_sweep::record::SweepRecord;
 use runner_sweep::summary::SweepSummary;
 use runner_sweep::verdict::words::{number_text, p_value_text};
 use runner_sweep::verdict::{Conclusion, SettingResult, SweepVerdict};
-use runner_sweep::{Goal, MilestoneUnit, Objective, PointStatus, ResultsRow};
+use runner_sweep::{Goal, MilestoneUnit, Objective, PointStatus, ResultsRow, names_of};
 
 /// The results of a sweep, and what commands about its runs need.
 #[derive(Debug, Clone, Copy)]
@@ -185,7 +185,8 @@ pub(crate) fn settings_table(verdict: &SweepVerdict, objective: &Objective, widt
     if !verdict.has_seeds() || matches!(verdict.conclusion, Conclusion::Rungs { .. } | Conclusion::OneSetting) {
         return String::new();
     }
-    let names: Vec<String> = verdict.settings[0].values.iter().map(|(name, _)| printable(name)).collect();
+    let names: Vec<String> =
+        names_of(verdict.settings.iter().map(|setting| &setting.values)).into_iter().map(printable).collect();
     let mean = format!("mean {}", objective.label());
     let dash = || "-".to_owned();
     let sd = |setting: &SettingResult| setting.sample.and_then(|sample| sample.sd);

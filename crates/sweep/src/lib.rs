@@ -25,7 +25,7 @@ pub mod testing;
 pub mod verdict;
 
 pub use points::expand::{Expanded, expand, load_options, point_settings};
-pub use points::{ExpandedPoint, PointValues, describe_points, value_text};
+pub use points::{ExpandedPoint, PointValues, describe_points, names_of, value_text};
 pub use progress::{needed_runs, stopped_points};
 pub use read::group::{ONE_RUN, group_size, makes_group};
 pub use read::{from_file, from_str, load};

@@ -31,6 +31,7 @@ pub fn expression_environment() -> Environment<'static> {
     environment.add_filter("round", filters::round);
     environment.add_filter("upper", filters::upper);
     environment.add_test("divisibleby", is_divisible_by);
+    environment.add_test("defined", conditions::is_defined);
     environment.add_test("none", conditions::is_none);
     environment.add_test("number", conditions::is_number);
     environment.add_test("string", conditions::is_string);

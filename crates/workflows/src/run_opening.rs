@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use runner_config::Loaded;
+use runner_config::{Loaded, ReadFile};
 use runner_inputs::{Host, RunObserver, has_private_text};
-use runner_record::manifest::{Manifest, RunStatus, TemplateUse};
+use runner_record::manifest::{Manifest, MergedFile, RunStatus, TemplateUse};
 use runner_record::run_dir::{BeginningCheckpoint, CHECKPOINTS, RunDir, RunFiles};
 use runner_record::{RecordError, checkpoint, time};
 use runner_spec::error::{CommandError, Result};
@@ -75,6 +75,17 @@ fn check_newest_checkpoint(path: &Path, name: &str) -> Result<()> {
     )))
 }
 
+/// The record of a file that an experiment was merged from.
+fn merged_file(ReadFile { file, is_above, .. }: &ReadFile) -> MergedFile {
+    MergedFile { file: file.path.clone(), key: file.key.clone(), is_above: *is_above }
+}
+
+/// The texts of the files that an experiment was merged from, each under its path; `None` if there are none.
+fn merged_texts(files: &[ReadFile]) -> Option<String> {
+    let text = |read: &ReadFile| format!("# {}\n{}\n", read.file.path.display(), read.text.trim_end());
+    (!files.is_empty()).then(|| files.iter().map(text).collect::<Vec<_>>().join("---\n"))
+}
+
 /// Creates the run of `loaded` that `session` is to work on. `identify` says in the manifest what kind of run it is; `beginning` is the
 /// checkpoint that it begins with.
 ///
@@ -91,12 +102,15 @@ pub(crate) fn create_run(
     let mut manifest = Manifest::new(plan, file.clone(), overrides, time::now());
     manifest.environment.clone_from(&host.recorded_environment);
     manifest.template = template.map(|t| TemplateUse { file: file.clone(), vars: t.vars.clone() });
+    manifest.files = loaded.other_files.iter().map(merged_file).collect();
     identify(&mut manifest);
     let resolved = runner_config::to_yaml(&loaded.experiment);
+    let merged = merged_texts(&loaded.other_files);
     let files = RunFiles {
         experiment: &loaded.text,
         resolved: &resolved,
         template: template.and_then(|t| t.files.first()).map(|file| file.text.as_str()),
+        merged: merged.as_deref(),
         is_private: has_private_text(loaded),
         plan,
         manifest,

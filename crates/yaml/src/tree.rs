@@ -38,7 +38,7 @@ pub enum Yaml {
     Map(Arc<[Entry]>),
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Entry {
     pub key: String,
     pub place: Place,
@@ -67,6 +67,13 @@ impl Node {
     /// A mapping with the one key `key`. Both are at `place`.
     pub fn wrap(key: String, place: Place, value: Self) -> Self {
         Self::new(place, Yaml::Map(Arc::from([Entry { key, place, value }])))
+    }
+
+    /// The mapping without `key`; another value as it is.
+    #[must_use]
+    pub fn without(&self, key: &str) -> Self {
+        let Yaml::Map(entries) = &self.value else { return self.clone() };
+        Self::new(self.place, Yaml::Map(entries.iter().filter(|entry| entry.key != key).cloned().collect()))
     }
 
     /// The value of `key`; of a list, the item with that number.

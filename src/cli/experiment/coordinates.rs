@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::cli::common::ExperimentArgs;
 use crate::cli::terminal::exit::{CommandError, Exit, Result, refuse};
 use crate::cli::terminal::output::{print_result, print_to_stderr};
-use runner_config::ExperimentFile;
+use runner_config::{ExperimentFile, LayerFile};
 use runner_report::table::{Align, table};
 use runner_spec::event::{TraceLine, TracedTensor};
 use runner_spec::experiment::{Family, Model};
@@ -157,7 +157,11 @@ fn sets_of_width(model: &Model, width: usize) -> Result<Vec<String>> {
 fn train(args: &CoordinatesArgs, sets: &[String], runs: &Path) -> Result<()> {
     let start_error = |e: std::io::Error| CommandError::failure(format!("cannot start a process: {e}"));
     let mut command = process::own_command().map_err(start_error)?;
-    command.arg("apply").arg(&args.experiment.file).args(["--trace", "--quiet", "--until-step"]);
+    command.arg("apply").arg(&args.experiment.file).args(&args.experiment.overlays);
+    for LayerFile { key, path } in &args.experiment.set_file.files {
+        command.arg("--set-file").arg(format!("{key}={}", path.display()));
+    }
+    command.args(["--trace", "--quiet", "--until-step"]);
     command.arg(args.steps.to_string());
     for set in args.experiment.set.iter().chain(sets) {
         command.args(["--set", set]);

@@ -6,8 +6,9 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use crate::cli::args::job::JobArgs;
 use crate::cli::args::training::TrainingArgs;
-use crate::cli::common::{JobThreadArgs, RunsFolderArgs, ThreadArgs};
+use crate::cli::common::{ExperimentArgs, JobThreadArgs, RunsFolderArgs, SetFileArgs, ThreadArgs};
 use crate::cli::machine::completions::{runs_completer, sweeps_completer};
+use runner_config::LayerFile;
 use runner_sweep::ladder::LadderTarget;
 
 /// Train the points of a sweep file, several at once, resume them, or report that they are done.
@@ -45,6 +46,11 @@ pub(crate) struct RunArgs {
     /// Override a key of every point's experiment, such as `train.steps=10`; may be given several times.
     #[arg(long, value_name = "KEY.PATH=VALUE")]
     pub set: Vec<String>,
+    #[command(flatten)]
+    pub set_file: SetFileArgs,
+    /// Files over every point's experiment.
+    #[arg(skip)]
+    pub overlays: Vec<LayerFile>,
     /// The program that starts the runs.
     #[arg(long, value_enum, default_value_t = SweepLauncherKind::Local)]
     pub launcher: SweepLauncherKind,
@@ -60,15 +66,17 @@ pub(crate) struct RunArgs {
 
 impl RunArgs {
     /// The command that trains the group of the experiment `file`, as `runner apply` is called.
-    pub(crate) fn of_group(file: PathBuf, new: bool, training: &TrainingArgs, set: Vec<String>) -> Self {
+    pub(crate) fn of_group(experiment: &ExperimentArgs, new: bool, training: &TrainingArgs) -> Self {
         Self {
-            file: Some(file),
+            file: Some(experiment.file.clone()),
             dry_run: false,
             new,
             parallel: None,
             threads: JobThreadArgs { threads: training.threads.threads },
             root: training.root.clone(),
-            set,
+            set: experiment.set.clone(),
+            set_file: SetFileArgs::default(),
+            overlays: experiment.files_above(),
             launcher: SweepLauncherKind::Local,
             job: JobArgs::default(),
             quiet: training.quiet,

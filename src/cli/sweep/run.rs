@@ -39,7 +39,8 @@ pub(super) fn run(args: &RunArgs) -> Result<Exit> {
     // Each job has its own processors.
     let of_jobs = args.threads.threads.filter(|_| is_slurm).map(usize::from);
     let threads = of_jobs.unwrap_or((host.threads / parallel).max(1));
-    let options = LoadOptions { sets: args.set.clone(), ..default_load_options() };
+    let files = args.overlays.iter().chain(&args.set_file.files).cloned().collect();
+    let options = LoadOptions { files, sets: args.set.clone(), ..default_load_options() };
     let request = SweepRequest {
         spec: &spec,
         started,

@@ -96,6 +96,13 @@ fn group_of(args: &ApplyArgs) -> Result<Option<RunArgs>> {
     if !path.is_file() || !runner_sweep::makes_group(&ExperimentFile::read(path)?) {
         return Ok(None);
     }
+    for overlay in args.experiment.overlays.iter().rev() {
+        match ExperimentFile::read(overlay)?.entry("seeds") {
+            Some((_, entry)) if entry.value.is_null() => return Ok(None),
+            Some(_) => refuse!("{}: `seeds` belongs in {}", overlay.display(), path.display()),
+            None => {}
+        }
+    }
     let ApplyArgs { experiment, training, continue_run, trace, expect_plan, sweep_point, .. } = args;
     // `--set seeds=null` makes it one run, as points are.
     if sweep_point.is_some() || experiment.set.iter().any(|set| set.starts_with("seeds=")) {
@@ -111,7 +118,7 @@ fn group_of(args: &ApplyArgs) -> Result<Option<RunArgs>> {
             refuse!("{flag} is for one run, and `seeds` in {} makes a group; add `--set seeds=null`", path.display());
         }
     }
-    Ok(Some(RunArgs::of_group(path.clone(), args.new, training, experiment.set.clone())))
+    Ok(Some(RunArgs::of_group(experiment, args.new, training)))
 }
 
 /// A plan's hash, or its beginning.

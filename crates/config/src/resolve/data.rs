@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::files::nearest_file_name;
 use crate::raw::data::{RawData, RawLayout};
 use crate::resolve::resolver::Resolver;
 use runner_files::special_file_kind;
@@ -12,8 +13,6 @@ use runner_spec::experiment::{
 
 /// The last part of the training source that is held out unless the file says otherwise.
 const HELD_OUT: f64 = 0.1;
-/// The most names of a folder that are searched for a similar one.
-const MAX_NAMES: usize = 2000;
 
 impl Resolver<'_> {
     /// Resolves the section for `model`, which is `None` after mistakes in it.
@@ -198,7 +197,8 @@ impl Resolver<'_> {
         if text.is_empty() {
             return self.refuse(&[key], format!("`{key}` is empty"), "name a file");
         }
-        let path = self.base.join(text);
+        let base = self.folder_of(key).to_owned();
+        let path = base.join(text);
         if let Some(kind) = special_file_kind(&path) {
             let help = if patterns && path.is_dir() {
                 format!("name its files, for example `{}/*`", text.trim_end_matches('/'))
@@ -216,7 +216,7 @@ impl Resolver<'_> {
             return Some(path);
         }
         if !patterns || !text.contains(['*', '?', '[']) {
-            let mut help = self.missing_help(&path, text);
+            let mut help = self.missing_help(key, &path, text);
             if let Some(advice) = advice_for_file(key) {
                 help = format!("{help}; {advice}; `builtin: stories` needs no file");
             }
@@ -225,14 +225,14 @@ impl Resolver<'_> {
         let pattern = if Path::new(text).is_absolute() {
             text.to_owned()
         } else {
-            format!("{}/{text}", glob::Pattern::escape(&self.base.to_string_lossy()))
+            format!("{}/{text}", glob::Pattern::escape(&base.to_string_lossy()))
         };
         match runner_files::matching_paths(&pattern) {
             Ok(mut matches) => {
                 if matches.any(|m| m.is_ok_and(|p| p.is_file())) {
                     return Some(PathBuf::from(pattern));
                 }
-                let help = format!("paths are relative to the file's folder, {}", self.base.display());
+                let help = format!("paths are relative to the file's folder, {}", base.display());
                 self.absent(key, pattern.into(), format!("no file matches `{}`", short(text)), help)
             }
             Err(e) => self.refuse(
@@ -254,7 +254,7 @@ impl Resolver<'_> {
     }
 
     /// The name that was probably meant, or else where names are looked up.
-    fn missing_help(&self, path: &Path, text: &str) -> String {
+    fn missing_help(&self, key: &str, path: &Path, text: &str) -> String {
         if text.starts_with("~/") {
             return "`~` is not expanded in a file; write the full path".to_owned();
         }
@@ -269,23 +269,13 @@ impl Resolver<'_> {
         if let Ok(target) = path.read_link() {
             return format!("it is a link to {}, which does not exist", target.display());
         }
-        let relative = format!("paths are relative to the file's folder, {}", self.base.display());
-        let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|n| n.to_str())) else {
-            return relative;
-        };
-        if !folder.is_dir() {
+        let relative = format!("paths are relative to the file's folder, {}", self.folder_of(key).display());
+        if let Some(folder) = path.parent().filter(|folder| !folder.is_dir()) {
             return format!("there is no folder {}; {relative}", folder.display());
         }
-        let Ok(entries) = std::fs::read_dir(folder) else { return relative };
-        let mut names: Vec<String> =
-            entries.take(MAX_NAMES).filter_map(|e| e.ok()?.file_name().into_string().ok()).collect();
-        names.sort();
-        match nearest(name, names.iter().map(String::as_str)) {
-            Some(near) => format!(
-                "did you mean `{}`?",
-                text.strip_suffix(name).map_or(near.to_owned(), |dir| format!("{dir}{near}"))
-            ),
-            None => relative,
+        match (nearest_file_name(path), Path::new(text).parent()) {
+            (Some(near), Some(folder)) => format!("did you mean `{}`?", folder.join(near).display()),
+            _ => relative,
         }
     }
 }

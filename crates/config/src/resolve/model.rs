@@ -1,5 +1,6 @@
 //! The `model` section: presets, sizes that must fit each other, and what belongs to which family.
 
+use crate::initial_weights::INIT_FROM_KEY;
 use crate::presets;
 use crate::raw::RawModel;
 use crate::resolve::resolver::Resolver;
@@ -106,7 +107,7 @@ impl Resolver<'_> {
             rope_theta,
             options,
             init: raw.init.clone().map(|init| match init {
-                WeightInit::From(source) => WeightInit::From(source.relative_to(&self.base)),
+                WeightInit::From(source) => WeightInit::From(source.relative_to(self.folder_of(INIT_FROM_KEY))),
                 pytorch @ WeightInit::Pytorch { .. } => pytorch,
             }),
         };

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::layers::{Layers, Location};
 use crate::mistakes::Mistakes;
@@ -24,6 +24,11 @@ pub(crate) struct Resolver<'l> {
 }
 
 impl Resolver<'_> {
+    /// The folder that the path of `key` starts from: that of the file that gives it, or else that of the experiment.
+    pub(crate) fn folder_of(&self, key: &str) -> &Path {
+        self.layers.folder_of(key).unwrap_or(&self.base)
+    }
+
     /// Records where the value of `key` comes from.
     pub(crate) fn note(&mut self, key: impl Into<Cow<'static, str>>, origin: String) {
         self.notes.insert(key.into(), origin);

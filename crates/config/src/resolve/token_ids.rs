@@ -33,15 +33,15 @@ impl Resolver<'_> {
         } else {
             ""
         };
-        let help = format!("{}{ids}", self.advice_on_tokenizer(&files));
+        let help = format!("{}{ids}", self.advice_on_tokenizer(key, &files));
         self.refuse(&[key], format!("`{key}` does not record which tokenizer made its tokens"), help)
     }
 
     /// Advice on the tokenizer of the token shards `files`, from the files beside them.
-    fn advice_on_tokenizer(&self, files: &[PathBuf]) -> String {
+    fn advice_on_tokenizer(&self, key: &str, files: &[PathBuf]) -> String {
         let beside = |name: &str| files.iter().map(|file| file.with_file_name(name)).find(|path| path.is_file());
         if let Some(tokenizer) = beside("tokenizer.json") {
-            let tokenizer = tokenizer.strip_prefix(&self.base).unwrap_or(&tokenizer).display().to_string();
+            let tokenizer = tokenizer.strip_prefix(self.folder_of(key)).unwrap_or(&tokenizer).display().to_string();
             format!("use the tokenizer.json beside them: `tokenizer: {{file: {tokenizer}}}`")
         } else if beside("meta.pkl").is_some() {
             "there is a meta.pkl of nanoGPT beside them, so they are probably characters: train on their text, such as input.txt, with \

@@ -1,6 +1,7 @@
 //! Experiment files: the experiments that they load to, and the reports of their mistakes.
 
 pub(crate) mod diagnostics;
+mod files;
 mod hostile;
 mod hub_weights;
 mod load;

@@ -67,8 +67,8 @@ const FILES: [&str; 16] = [
 ];
 
 /// Keys whose values are recorded under other keys.
-const RECORDED_ELSEWHERE: [(&str, &str); 3] =
-    [("model.preset", "model.layers"), ("batch.tokens", "batch.sequences"), ("seeds", "seed")];
+const RECORDED_ELSEWHERE: [(&str, &str); 4] =
+    [("extends", "model"), ("model.preset", "model.layers"), ("batch.tokens", "batch.sequences"), ("seeds", "seed")];
 
 /// Keys that only models of the other family have.
 fn is_of_other_family(path: &str, family: &Value) -> bool {

@@ -19,7 +19,15 @@ fn run(root: &Path, name: &str, change: impl FnOnce(&mut Manifest)) -> PathBuf {
     let manifest = Manifest::new(&plan, "exp.yaml".into(), vec![], "2026-01-01T00:00:00.000Z".into());
     let run = RunDir::create(
         root,
-        RunFiles { experiment: "", resolved: "", plan: &plan, manifest, template: None, is_private: false },
+        RunFiles {
+            experiment: "",
+            resolved: "",
+            plan: &plan,
+            manifest,
+            template: None,
+            merged: None,
+            is_private: false,
+        },
         None,
     )
     .unwrap();

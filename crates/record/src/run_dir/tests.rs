@@ -8,7 +8,15 @@ fn create(root: &Path, plan: &Plan) -> RunDir {
     let manifest = Manifest::new(plan, "exp.yaml".into(), vec![], time::now());
     RunDir::create(
         root,
-        RunFiles { experiment: "a: 1\n", resolved: "b: 2\n", template: None, is_private: false, plan, manifest },
+        RunFiles {
+            experiment: "a: 1\n",
+            resolved: "b: 2\n",
+            template: None,
+            merged: None,
+            is_private: false,
+            plan,
+            manifest,
+        },
         None,
     )
     .unwrap()
@@ -65,7 +73,15 @@ fn what_was_made_from_another_run_is_not_the_run_of_its_plan() {
     for (origin, stands) in [(fork(Some(3)), false), (reproduction, false), (fork(None), true)] {
         let manifest = Manifest::new(&plan, "exp.yaml".into(), vec![], time::now());
         let manifest = Manifest { origin: Some(origin), ..manifest };
-        let files = RunFiles { experiment: "", resolved: "", template: None, is_private: false, plan: &plan, manifest };
+        let files = RunFiles {
+            experiment: "",
+            resolved: "",
+            template: None,
+            merged: None,
+            is_private: false,
+            plan: &plan,
+            manifest,
+        };
         RunDir::create(root.path(), files, None).unwrap();
         assert_eq!(find_run(root.path(), &plan).run.is_some(), stands);
     }
@@ -136,7 +152,15 @@ fn an_unwritable_root_is_named() {
     fs::write(root.path().join("runs"), "").unwrap();
     let plan = compiled(&experiment());
     let manifest = Manifest::new(&plan, "exp.yaml".into(), vec![], time::now());
-    let files = RunFiles { experiment: "", resolved: "", template: None, is_private: false, plan: &plan, manifest };
+    let files = RunFiles {
+        experiment: "",
+        resolved: "",
+        template: None,
+        merged: None,
+        is_private: false,
+        plan: &plan,
+        manifest,
+    };
     let error = RunDir::create(&root.path().join("runs"), files, None).unwrap_err().to_string();
     assert!(error.starts_with("creating ") && error.contains("/runs"), "{error}");
 }

@@ -367,6 +367,7 @@ mod tests {
                 experiment: "",
                 resolved: "seed: 1\n",
                 template: None,
+                merged: None,
                 is_private: false,
                 plan: &plan,
                 manifest,

@@ -10,7 +10,7 @@ use runner_spec::error::CommandError;
 use runner_sweep::ladder::LadderOutcome;
 use runner_sweep::summary::{ReadSweep, SweepSummary};
 use runner_sweep::verdict::SweepVerdict;
-use runner_sweep::{Goal, ResultsRow};
+use runner_sweep::{Goal, ResultsRow, names_of};
 
 /// A sweep.
 #[derive(Debug, Clone, Serialize)]
@@ -48,12 +48,7 @@ pub(super) fn load_sweep(folder: &Path) -> Result<(SweepTable, Vec<PathBuf>), Co
     let mut seen = BTreeSet::new();
     let runs = progress.points.into_iter().flatten().map(|run| run.path);
     let paths = runs.filter(|path| seen.insert(path.clone())).collect();
-    let mut parameters: Vec<String> = Vec::new();
-    for (name, _) in record.points.iter().flat_map(|point| &point.values) {
-        if !parameters.contains(name) {
-            parameters.push(name.clone());
-        }
-    }
+    let parameters = names_of(record.points.iter().map(|point| &point.values)).into_iter().map(str::to_owned).collect();
     let mut rows = results.rows;
     // The rungs of a ladder are in the order of their size.
     if ladder.is_none() {

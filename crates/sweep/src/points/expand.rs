@@ -1,10 +1,14 @@
 //! Expansion of a sweep to its points.
 
+use std::collections::HashSet;
+
+use serde_json::{Value, json};
+
 use super::exclude;
 use super::point::{ExpandedPoint, PointValues, TUNE, tune_of};
 use super::rules::add_rule_values;
 use crate::spec::{Dimension, ExcludeExpression, MAX_POINTS, SweepSpec};
-use runner_config::LoadOptions;
+use runner_config::{LayerFile, LoadOptions};
 use runner_spec::diagnostic::ConfigError;
 use runner_spec::error::PlainError;
 use runner_template::expression::expression_environment;
@@ -30,8 +34,15 @@ pub fn expand(spec: &SweepSpec) -> Result<Expanded, ConfigError> {
     let names = exclude::variable_names(spec);
     let mut diagnostics = Vec::new();
     let mut report = |exclude: &ExcludeExpression, (message, help)| {
-        diagnostics.push(source.diagnostic(exclude.place, "sweep.exclude", message, help));
+        diagnostics.push(source.diagnostic(exclude.place, "sweep", message, help));
     };
+    let mut conditions = Vec::new();
+    for (name, condition) in &spec.conditions {
+        match exclude::compile(&environment, Some(&names), condition) {
+            Ok((expression, _)) => conditions.push((name, condition, Some(expression))),
+            Err(problem) => report(condition, problem),
+        }
+    }
     let mut expressions = Vec::new();
     for exclude in &spec.exclude {
         match exclude::compile(&environment, Some(&names), exclude) {
@@ -41,6 +52,7 @@ pub fn expand(spec: &SweepSpec) -> Result<Expanded, ConfigError> {
     }
     let choices: Vec<Vec<PointValues>> = spec.axes.iter().map(choices).collect();
     let (mut points, mut excluded): (Vec<ExpandedPoint>, Vec<ExpandedPoint>) = (Vec::new(), Vec::new());
+    let mut seen = HashSet::new();
     for number in 0..total {
         let mut point = ExpandedPoint { index: points.len() + 1, values: Vec::new() };
         let mut rest = total;
@@ -51,6 +63,24 @@ pub fn expand(spec: &SweepSpec) -> Result<Expanded, ConfigError> {
         // The first axis of a ladder is its dial.
         let is_tuned = |sizes: usize| [0, sizes / 2].contains(&(number * sizes / total));
         if spec.is_ladder && tune_of(&point.values) != 1.0 && !is_tuned(choices[0].len()) {
+            continue;
+        }
+        for (i, (name, condition, slot)) in conditions.iter_mut().enumerate() {
+            let Some(expression) = slot else { continue };
+            // What later conditions may take away is not known yet.
+            let is_known = |other: &str| !spec.conditions[i..].iter().any(|(later, _)| later == other);
+            let known = point.values.iter().filter(|(other, _)| is_known(other)).cloned().collect();
+            match exclude::is_true_for(expression, spec, &ExpandedPoint { index: point.index, values: known }) {
+                Ok(true) => {}
+                Ok(false) => point.values.retain(|(other, _)| other != *name),
+                Err(problem) => {
+                    *slot = None;
+                    report(condition, problem);
+                }
+            }
+        }
+        // Points that differed only in what does not apply to them are one point.
+        if !conditions.is_empty() && !seen.insert(json!(point.values).to_string()) {
             continue;
         }
         let mut out = false;
@@ -92,6 +122,8 @@ pub fn load_options<'a>(spec: &SweepSpec, point: &ExpandedPoint, base: &LoadOpti
         let is_variable = |name: &str| spec.seeds_axis() != Some(name);
         out.template.vars.extend(point.values.iter().filter(|(name, _)| is_variable(name)).cloned());
     }
+    let files = point.values.iter().filter_map(|(key, value)| Some((key, spec.file_of(key, value)?)));
+    out.files.extend(files.map(|(key, path)| LayerFile { key: key.clone(), path: path.to_owned() }));
     out.sets.extend(point_settings(spec, point));
     out
 }
@@ -101,8 +133,11 @@ pub fn load_options<'a>(spec: &SweepSpec, point: &ExpandedPoint, base: &LoadOpti
 pub fn point_settings(spec: &SweepSpec, point: &ExpandedPoint) -> Vec<String> {
     // The factor of a ladder is for its rules.
     let is_factor = |name: &str| spec.is_ladder && name == TUNE;
-    let is_key = |name: &str| spec.seeds_axis() == Some(name) || !spec.has_template() && !is_factor(name);
-    let values = point.values.iter().filter(|(name, _)| is_key(name));
+    let is_varied_key = |name: &str| !spec.has_template() && !is_factor(name);
+    let is_setting = |name: &str, value: &Value| {
+        spec.seeds_axis() == Some(name) || is_varied_key(name) && spec.file_of(name, value).is_none()
+    };
+    let values = point.values.iter().filter(|(name, value)| is_setting(name, value));
     values.map(|(key, value)| spec.as_written(format!("{key}={}", yaml_text(value)))).collect()
 }
 
@@ -126,7 +161,7 @@ pub(crate) fn count(axes: &[Dimension]) -> Result<usize, PlainError> {
 /// The values that a dimension adds to a point, for each of its positions.
 fn choices(axis: &Dimension) -> Vec<PointValues> {
     match axis {
-        Dimension::Grid(axis) | Dimension::Seeds(axis) | Dimension::Tune(axis) => {
+        Dimension::Grid(axis) | Dimension::Files(axis, _) | Dimension::Seeds(axis) | Dimension::Tune(axis) => {
             axis.values.iter().map(|value| vec![(axis.name.clone(), value.clone())]).collect()
         }
         Dimension::Zip(axes) => {

@@ -5,5 +5,5 @@ pub(crate) mod expand;
 mod point;
 pub(crate) mod rules;
 
-pub use point::{ExpandedPoint, PointValues, describe_points, value_text};
+pub use point::{ExpandedPoint, PointValues, describe_points, names_of, value_text};
 pub(crate) use point::{TUNE, ordered, tune_of};

@@ -25,6 +25,18 @@ pub struct ExpandedPoint {
     pub values: PointValues,
 }
 
+/// The names that have a value in one of `all`, in the order in which they occur.
+#[must_use]
+pub fn names_of<'v>(all: impl IntoIterator<Item = &'v PointValues>) -> Vec<&'v str> {
+    let mut names: Vec<&str> = Vec::new();
+    for (name, _) in all.into_iter().flatten() {
+        if !names.contains(&name.as_str()) {
+            names.push(name);
+        }
+    }
+    names
+}
+
 /// `value` for a table, on one line: a text as it is, anything else as in a file.
 #[must_use]
 pub fn value_text(value: &Value) -> String {

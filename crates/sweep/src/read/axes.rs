@@ -1,9 +1,11 @@
 //! Reads what varies: the sections `grid`, `zip` and `random` of a sweep file.
 
+use std::path::{Path, PathBuf};
+
 use serde_json::Value;
 
 use super::{SweepReader, TakenName, entries};
-use crate::spec::{Dimension, Distribution, FileSetting, ListAxis, RandomDraws};
+use crate::spec::{Dimension, Distribution, ExcludeExpression, FileSetting, ListAxis, RandomDraws};
 use runner_spec::diagnostic::short;
 use runner_spec::format::counted;
 use runner_yaml::source::Place;
@@ -18,6 +20,29 @@ const SEED_KEY: &str = "seed";
 /// `random.seed` unless the file gives one; the same as for experiments.
 const DEFAULT_SEED: u64 = 1337;
 
+/// The files that `pattern` matches in `folder`, in the order of their names.
+fn matching_files(folder: &Path, pattern: &str) -> Result<Vec<PathBuf>, String> {
+    let one = folder.join(pattern);
+    if one.is_file() {
+        return Ok(vec![one]);
+    }
+    let whole = format!("{}/{pattern}", glob::Pattern::escape(&folder.to_string_lossy()));
+    let paths = runner_files::matching_paths(&whole).map_err(|error| error.msg.to_owned())?;
+    let mut paths: Vec<PathBuf> = paths.filter_map(Result::ok).filter(|path| path.is_file()).collect();
+    paths.sort();
+    Ok(paths)
+}
+
+/// The names of files in values of a point: `small` for `models/small.yaml`, or the paths from `folder`, if two of the names are alike.
+fn names_of_files(folder: &Path, paths: &[PathBuf]) -> Vec<Value> {
+    let stem = |path: &PathBuf| path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    let names: Vec<String> = paths.iter().map(stem).collect();
+    if names.iter().enumerate().all(|(i, name)| !names[..i].contains(name)) {
+        return names.into_iter().map(Value::from).collect();
+    }
+    paths.iter().map(|path| path.strip_prefix(folder).unwrap_or(path).to_string_lossy().into()).collect()
+}
+
 impl SweepReader<'_> {
     /// Reads the sections in the order of the file. `sweep` is the legal part of the file.
     pub(super) fn read_axes(&mut self, sections: &[&Entry], sweep: &Value) -> Vec<Dimension> {
@@ -29,6 +54,7 @@ impl SweepReader<'_> {
                     let lists = self.read_lists(section, values).into_iter();
                     dimensions.extend(lists.map(|(axis, _)| Dimension::Grid(axis)));
                 }
+                "files" => dimensions.extend(self.read_file_axes(section, values)),
                 "zip" => dimensions.extend(self.read_zip(section, values)),
                 _ => dimensions.extend(self.read_random(section, values).map(Dimension::Random)),
             }
@@ -136,6 +162,61 @@ impl SweepReader<'_> {
             }
         }
         axes
+    }
+
+    /// A mapping of key paths to lists of files and patterns of files.
+    fn read_file_axes(&mut self, section: &Entry, lists: &Value) -> Vec<Dimension> {
+        let folder = self.folder.clone();
+        let mut axes = Vec::new();
+        for entry in self.named_entries(section, "sweep.files", "{model: [models/*.yaml]}") {
+            let is_free = self.take_name(entry, "files");
+            let (Some(Value::Array(patterns)), Yaml::Seq(items)) = (lists.get(&entry.key), &entry.value.value) else {
+                continue;
+            };
+            let mut paths: Vec<PathBuf> = Vec::new();
+            for (pattern, node) in patterns.iter().filter_map(Value::as_str).zip(items.iter()) {
+                let found = matching_files(&folder, pattern);
+                let problem = match &found {
+                    Err(problem) => Some((format!("`{}` is not a pattern: {problem}", short(pattern)), String::new())),
+                    Ok(found) if found.is_empty() && self.needs_files => {
+                        let help = format!("paths are relative to the folder of the sweep file, {}", folder.display());
+                        Some((format!("there is no file `{}`", short(pattern)), help))
+                    }
+                    Ok(found) => found.iter().find(|path| paths.contains(path)).map(|path| {
+                        let message = format!("{} is listed twice", short(&path.display().to_string()));
+                        (message, "delete one of the two".to_owned())
+                    }),
+                };
+                if let Some((message, help)) = problem {
+                    self.error(node.place, &format!("sweep.files.{}", entry.key), message, help);
+                }
+                paths.extend(found.into_iter().flatten());
+            }
+            if is_free {
+                let values = names_of_files(&folder, &paths);
+                axes.push(Dimension::Files(ListAxis { name: entry.key.clone(), values }, paths));
+            }
+        }
+        axes
+    }
+
+    /// The conditions of `when`: names that vary, each with an expression over the others.
+    pub(super) fn read_conditions(&mut self, section: &Entry) -> Vec<(String, ExcludeExpression)> {
+        let mut conditions = Vec::new();
+        for entry in entries(&section.value) {
+            if !self.taken.iter().any(|taken| taken.name == entry.key) {
+                let message = format!("`{}` does not vary in this sweep", short(&entry.key));
+                let help = "name what varies under `grid`, `files`, `zip` or `random`";
+                self.error(entry.place, "sweep.when", message, help);
+            } else if entry.key == SEED_KEY {
+                let message = "`seeds` cannot have a condition".to_owned();
+                self.error(entry.place, "sweep.when", message, "each point is trained with each seed");
+            } else if let Yaml::Scalar { text, .. } = &entry.value.value {
+                let expression = ExcludeExpression { text: text.to_string(), place: entry.value.place };
+                conditions.push((entry.key.clone(), expression));
+            }
+        }
+        conditions
     }
 
     pub(super) fn read_zip(&mut self, section: &Entry, lists: &Value) -> Option<Dimension> {

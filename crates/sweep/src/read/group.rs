@@ -3,10 +3,9 @@
 use runner_config::ExperimentFile;
 use runner_spec::diagnostic::ConfigError;
 use runner_yaml::source::Source;
-use runner_yaml::tree::{self, ParsedYaml};
 use serde_json::{Value, json};
 
-use super::{SweepReader, entries, json_of};
+use super::{SweepReader, json_of};
 use crate::spec::{Dimension, SweepSpec};
 
 /// The key of experiments that makes a group.
@@ -27,14 +26,16 @@ pub fn makes_group(file: &ExperimentFile) -> bool {
 /// If the file also has `seed`; mistakes in its `seeds`.
 pub(super) fn read_group(file: &ExperimentFile) -> Result<SweepSpec, ConfigError> {
     if file.has_key("seed") {
-        let message = "`seeds` gives each run of the group its seed, so the file cannot have `seed`, too".to_owned();
+        let message =
+            "`seeds` gives each run of the group its seed, so the experiment cannot have `seed`, too".to_owned();
         return Err(file.diagnostic("seed", message, "delete one of the two".to_owned()).into());
     }
-    let ParsedYaml { source, root, mistakes } = tree::parse(Source::file(&file.path, file.text.clone()));
-    let mut reader = SweepReader::new(&source, mistakes);
-    let entry = root.iter().flat_map(entries).find(|entry| entry.key == SEEDS);
-    let seeds = entry.map_or(Value::Null, |entry| json_of(&entry.value, &source));
-    let axis = entry.and_then(|entry| reader.read_seeds(entry, SEEDS, &seeds));
+    let whole = Source::file(&file.path, file.text.clone());
+    let entry = file.entry(SEEDS);
+    let source = entry.as_ref().map_or(&whole, |(source, _)| source);
+    let mut reader = SweepReader::new(source, Vec::new());
+    let seeds = entry.as_ref().map_or(Value::Null, |(source, entry)| json_of(&entry.value, source));
+    let axis = entry.as_ref().and_then(|(_, entry)| reader.read_seeds(entry, SEEDS, &seeds));
     let (Some(axis), true) = (axis, reader.diagnostics.is_empty()) else {
         return Err(ConfigError::new(reader.diagnostics));
     };

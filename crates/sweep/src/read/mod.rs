@@ -58,7 +58,7 @@ pub fn from_str(text: &str, path: &Path) -> Result<SweepSpec, ConfigError> {
 /// Reads the text of a sweep file. One that `is_new` needs its base.
 fn read_text(text: &str, path: &Path, is_new: bool) -> Result<SweepSpec, ConfigError> {
     let ParsedYaml { source, root: tree, mistakes: diagnostics } = tree::parse(Source::file(path, text.to_owned()));
-    let mut reader = SweepReader::new(&source, diagnostics);
+    let mut reader = SweepReader { needs_files: is_new, ..SweepReader::new(&source, diagnostics) };
     let spec = if let Some(tree) = tree.filter(|tree| !tree.is_null()) {
         reader.read_file(&tree, text, path, is_new)
     } else {
@@ -90,6 +90,10 @@ pub(crate) fn parse_value(text: &str) -> Option<Value> {
 /// Reads a sweep file, and collects its mistakes. Messages name a key by its path from the top, such as `sweep.parallel`.
 struct SweepReader<'s> {
     source: &'s Source,
+    /// The folder of the file, which paths in it start from.
+    folder: PathBuf,
+    /// True if the files of `files` must exist, as those of a new sweep must.
+    needs_files: bool,
     /// The key of the section: `sweep` or `ladder`.
     section: &'static str,
     diagnostics: Vec<Diagnostic>,
@@ -155,8 +159,11 @@ impl<'s> SweepReader<'s> {
 
     /// A reader of `source`, in whose YAML these mistakes were found.
     fn new(source: &'s Source, diagnostics: Vec<Diagnostic>) -> Self {
+        let folder = Path::new(&source.label).parent().filter(|folder| *folder != Path::new(""));
         Self {
             source,
+            folder: folder.unwrap_or(Path::new(".")).to_owned(),
+            needs_files: false,
             section: "sweep",
             diagnostics,
             missing_base: None,
@@ -290,13 +297,13 @@ impl SweepReader<'_> {
         spec.set = self.read_set(at, sweep, is_template == Some(false));
         let names_before = self.taken.len();
         let sections: Vec<&Entry> =
-            given(at).filter(|entry| ["grid", "zip", "random"].contains(&entry.key.as_str())).collect();
+            given(at).filter(|entry| ["grid", "files", "zip", "random"].contains(&entry.key.as_str())).collect();
         spec.axes = self.read_axes(&sections, sweep);
         let seeds = get(at, "seeds");
         spec.axes.extend(seeds.and_then(|entry| self.read_seeds(entry, "sweep.seeds", &sweep["seeds"])));
         match sections.first().copied().or(seeds) {
             None => {
-                let help = "add `grid: {lr: [1e-4, 3e-4]}`, or `zip`, `random` or `seeds`";
+                let help = "add `grid: {lr: [1e-4, 3e-4]}`, or `files`, `zip`, `random` or `seeds`";
                 self.error(at.place, "sweep", "nothing varies in this sweep".into(), help);
             }
             Some(section) => {
@@ -308,15 +315,21 @@ impl SweepReader<'_> {
         }
         spec.early_stop = get(at, "early_stop").and_then(|entry| self.read_early_stop(entry, sweep));
         spec.exclude = get(at, "exclude").map(read_exclude).unwrap_or_default();
+        spec.conditions = get(at, "when").map(|entry| self.read_conditions(entry)).unwrap_or_default();
+        if let (Some(files), Some(true)) = (get(at, "files"), is_template) {
+            let help = "a template has variables: vary the name of a file, and include it";
+            self.error(files.place, "sweep.files", "`files` needs `base`, but the sweep has `template`".into(), help);
+        }
         let varying = self.taken[names_before..].iter().map(|taken| taken.name.clone());
         let names: Vec<String> = varying.chain(spec.vars.keys().cloned()).collect();
         // All names are known if all sections are mappings.
         let are_names_known = sections.iter().all(|section| matches!(section.value.value, Yaml::Map(_)));
         let environment = expression_environment();
-        for exclude in &spec.exclude {
+        let conditions = spec.conditions.iter().map(|(_, condition)| (condition, "sweep.when"));
+        for (expression, path) in spec.exclude.iter().map(|exclude| (exclude, "sweep.exclude")).chain(conditions) {
             let names = Some(&*names).filter(|_| are_names_known);
-            if let Err((message, help)) = exclude::compile(&environment, names, exclude) {
-                self.error(exclude.place, "sweep.exclude", message, help);
+            if let Err((message, help)) = exclude::compile(&environment, names, expression) {
+                self.error(expression.place, path, message, help);
             }
         }
     }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::points::{PointValues, ordered, value_text};
+use crate::points::{PointValues, names_of, ordered, value_text};
 use crate::spec::{AshaSettings, Budget, Objective};
 use runner_compare::run_names::shortest_name;
 use runner_plan::forecast::cost::ModelSize;
@@ -175,10 +175,11 @@ pub struct SeedPoint {
 
 /// Names `settings` by what differs between them: `lr=0.01`; a setting with one point is `point 3 (lr=0.01)`.
 fn name_settings(settings: &mut [PointSetting]) {
-    let Some(first) = settings.first() else { return };
-    let names: BTreeSet<String> = first.values.iter().map(|(name, _)| name.clone()).collect();
-    let differs = |pair: &&(String, serde_json::Value)| settings.iter().any(|other| !other.values.contains(pair));
-    let varying: BTreeSet<String> = first.values.iter().filter(differs).map(|(name, _)| name.clone()).collect();
+    let names: BTreeSet<String> =
+        names_of(settings.iter().map(|setting| &setting.values)).into_iter().map(str::to_owned).collect();
+    let value = |setting: &PointSetting, name: &str| setting.values.iter().find(|(own, _)| own == name).cloned();
+    let differs = |name: &&String| settings.iter().any(|setting| value(setting, name) != value(&settings[0], name));
+    let varying: BTreeSet<String> = names.iter().filter(differs).cloned().collect();
     let shown = |(name, value): &(String, serde_json::Value)| {
         let is_shown = varying.is_empty() || varying.contains(name);
         is_shown.then(|| (shortest_name(name, &names, &[]), value.clone()))

@@ -28,7 +28,8 @@ pub(super) fn hash_sources<'a>(loaded: impl Iterator<Item = &'a Loaded>) -> Resu
     for loaded in loaded {
         let own = loaded.template.is_none().then_some((loaded.path.as_path(), loaded.text.as_str()));
         let read = loaded.template.iter().flat_map(|t| &t.files).map(|f| (f.path.as_path(), f.text.as_str()));
-        for (path, text) in read.chain(own) {
+        let others = loaded.other_files.iter().map(|other| (other.file.path.as_path(), other.text.as_str()));
+        for (path, text) in read.chain(own).chain(others) {
             if *files.entry(path).or_insert(text) != text {
                 let message = format!("{} changed while it was being read; run the same command again", path.display());
                 return Err(CommandError::request(message));

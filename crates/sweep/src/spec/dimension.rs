@@ -1,5 +1,7 @@
 //! What varies in a sweep.
 
+use std::path::PathBuf;
+
 use serde_json::Value;
 
 use super::random::RandomDraws;
@@ -9,6 +11,8 @@ use super::random::RandomDraws;
 pub enum Dimension {
     /// An axis of `grid`.
     Grid(ListAxis),
+    /// An axis of `files`: names of files, each of which has a value of the key; and their paths.
+    Files(ListAxis, Vec<PathBuf>),
     /// The key `seeds`: values of the experiment's key `seed`. It varies fastest.
     Seeds(ListAxis),
     /// The key `tune` of a ladder: factors that its rules may use. It varies at two sizes, and is 1 at the others.
@@ -24,7 +28,7 @@ impl Dimension {
     #[must_use]
     pub fn value_count(&self) -> usize {
         match self {
-            Self::Grid(axis) | Self::Seeds(axis) | Self::Tune(axis) => axis.values.len(),
+            Self::Grid(axis) | Self::Files(axis, _) | Self::Seeds(axis) | Self::Tune(axis) => axis.values.len(),
             Self::Zip(axes) => axes.first().map_or(0, |a| a.values.len()),
             Self::Random(random) => random.samples,
         }
@@ -34,7 +38,7 @@ impl Dimension {
     #[must_use]
     pub fn names(&self) -> Vec<&str> {
         match self {
-            Self::Grid(axis) | Self::Seeds(axis) | Self::Tune(axis) => vec![&axis.name],
+            Self::Grid(axis) | Self::Files(axis, _) | Self::Seeds(axis) | Self::Tune(axis) => vec![&axis.name],
             Self::Zip(axes) => axes.iter().map(|a| a.name.as_str()).collect(),
             Self::Random(random) => random.space.iter().map(|(name, _)| name.as_str()).collect(),
         }

@@ -49,6 +49,8 @@ pub struct SweepSpec {
     pub set: Vec<String>,
     /// The dimensions, in the order of the file; the first one varies slowest.
     pub axes: Vec<Dimension>,
+    /// Names that vary, each with the expression that must be true for a point to have a value of it.
+    pub conditions: Vec<(String, ExcludeExpression)>,
     pub exclude: Vec<ExcludeExpression>,
     /// The rules of a ladder, in the order of the file.
     pub rules: Vec<SettingRule>,
@@ -86,6 +88,7 @@ impl SweepSpec {
             vars: Map::new(),
             set: Vec::new(),
             axes: Vec::new(),
+            conditions: Vec::new(),
             exclude: Vec::new(),
             rules: Vec::new(),
             budget: None,
@@ -119,6 +122,16 @@ impl SweepSpec {
     pub fn seeds_axis(&self) -> Option<&str> {
         self.axes.iter().find_map(|axis| match axis {
             Dimension::Seeds(axis) => Some(axis.name.as_str()),
+            _ => None,
+        })
+    }
+
+    /// The file that holds the value of the key `name`, if it is one of `files`, which is called `value`.
+    pub(crate) fn file_of(&self, name: &str, value: &Value) -> Option<&Path> {
+        self.axes.iter().find_map(|axis| match axis {
+            Dimension::Files(axis, paths) if axis.name == name => {
+                Some(paths.get(axis.values.iter().position(|own| own == value)?)?.as_path())
+            }
             _ => None,
         })
     }

@@ -4,7 +4,7 @@ use std::iter::once;
 
 use serde_json::Value;
 
-use crate::points::value_text;
+use crate::points::{names_of, value_text};
 use crate::results::{ResultsRow, SweepResults};
 use crate::verdict::{SettingComparison, SweepVerdict};
 use runner_spec::measure::Measure;
@@ -18,12 +18,7 @@ impl SweepResults {
     /// No input causes one.
     pub fn csv(&self, verdict: &SweepVerdict) -> Result<String, csv::Error> {
         let metric = &*self.objective.metric.key();
-        let mut names: Vec<&str> = Vec::new();
-        for (name, _) in self.rows.iter().flat_map(|row| &row.values) {
-            if !names.contains(&name.as_str()) {
-                names.push(name);
-            }
-        }
+        let names = names_of(self.rows.iter().map(|row| &row.values));
         let mut writer = csv::Writer::from_writer(Vec::new());
         for (number, row) in self.rows.iter().enumerate() {
             let figures = figures(row, metric, verdict);

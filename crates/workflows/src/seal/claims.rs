@@ -15,7 +15,8 @@ use runner_record::lines::for_each_record;
 use runner_record::manifest::{DataHashes, Manifest, RunStatus};
 use runner_record::record_check::{changed_descriptions, find_damage_of_metrics};
 use runner_record::run_dir::{
-    self, CHECKPOINTS, DATA, EXPERIMENT, METRICS, PLAN, RESOLVED, ROWS, SAMPLES, SUMMARY, TEMPLATE, TOKENIZER,
+    self, CHECKPOINTS, DATA, EXPERIMENT, MERGED_FILES, METRICS, PLAN, RESOLVED, ROWS, SAMPLES, SUMMARY, TEMPLATE,
+    TOKENIZER,
 };
 use runner_record::summary::{OwnAmounts, Summary, TestResult};
 use runner_spec::error::{CommandError, Result};
@@ -59,7 +60,8 @@ fn missing_files(seal: &SealManifest, manifest: &Manifest) -> Vec<String> {
     let record = [EXPERIMENT, RESOLVED, PLAN, TOKENIZER, DATA, METRICS, SAMPLES].map(Some);
     let summary = (manifest.status == RunStatus::Done).then_some(SUMMARY);
     let template = manifest.template.as_ref().map(|_| TEMPLATE);
-    let record = record.into_iter().chain([summary, template]).flatten().map(|name| format!("{RUN}/{name}"));
+    let merged = (!manifest.files.is_empty()).then_some(MERGED_FILES);
+    let record = record.into_iter().chain([summary, template, merged]).flatten().map(|name| format!("{RUN}/{name}"));
     let has = |path: &String| seal.files.iter().any(|file| file.path == *path);
     let is_weights = |path: &str| path.starts_with("model") && path.ends_with(".safetensors");
     let mut missing: Vec<String> = record.chain([README.to_owned()]).filter(|path| !has(path)).collect();

@@ -4,15 +4,15 @@ use std::path::Path;
 
 use runner_compare::verdict::OriginalRun;
 use runner_record::run_dir::{
-    self, DATA, EXPERIMENT, METRICS, PLAN, RESOLVED, ROWS, SAMPLES, SUMMARY, TEMPLATE, TOKENIZER, TRACE,
+    self, DATA, EXPERIMENT, MERGED_FILES, METRICS, PLAN, RESOLVED, ROWS, SAMPLES, SUMMARY, TEMPLATE, TOKENIZER, TRACE,
 };
 use runner_spec::error::Result;
 
 use super::manifest::{MANIFEST, README, RUN};
 
 /// The files of the record that are copied, where the run has them. Logs, times and jobs describe the machine.
-pub(super) const COPIED: [&str; 11] =
-    [EXPERIMENT, TEMPLATE, RESOLVED, PLAN, TOKENIZER, DATA, METRICS, SAMPLES, ROWS, SUMMARY, TRACE];
+pub(super) const COPIED: [&str; 12] =
+    [EXPERIMENT, TEMPLATE, MERGED_FILES, RESOLVED, PLAN, TOKENIZER, DATA, METRICS, SAMPLES, ROWS, SUMMARY, TRACE];
 
 /// True for the name of a file that a sealed run may have, outside of the folder of the run.
 pub(super) fn is_written(name: &str) -> bool {

@@ -243,6 +243,9 @@ fn published(mut manifest: Manifest) -> Manifest {
     if let Some(template) = &mut manifest.template {
         template.file = file_name(&template.file).into();
     }
+    for merged in &mut manifest.files {
+        merged.file = file_name(&merged.file).into();
+    }
     manifest.is_sealed = true;
     manifest.environment.retain(|name, _| is_computing_variable(name));
     let inherited = manifest.continued_from.iter_mut().flat_map(|from| &mut from.sessions);

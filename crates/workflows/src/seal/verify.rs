@@ -12,7 +12,8 @@ use runner_inputs::{Host, MovedData, RunEvent, RunObserver, missing_data};
 use runner_record::checkpoint;
 use runner_record::manifest::SessionLayout;
 use runner_record::run_dir::{
-    self, CHECKPOINTS, DATA, EXPERIMENT, METRICS, PLAN, RESOLVED, ROWS, SAMPLES, SUMMARY, TEMPLATE, TOKENIZER, TRACE,
+    self, CHECKPOINTS, DATA, EXPERIMENT, MERGED_FILES, METRICS, PLAN, RESOLVED, ROWS, SAMPLES, SUMMARY, TEMPLATE,
+    TOKENIZER, TRACE,
 };
 use runner_spec::error::{CommandError, Result};
 use runner_spec::experiment::Experiment;
@@ -382,7 +383,7 @@ impl SealManifest {
 const NOT_COMPUTED: &str = "times, speeds, memory, machines, versions, paths; layouts, flags, variables, templates and errors of sessions; settings that change no number; the status of the run, the number at the end of its id, its sweep, its origin and what it inherited";
 
 /// Files of the record whose whole content no check compares.
-const UNREAD: [&str; 3] = [TRACE, EXPERIMENT, TEMPLATE];
+const UNREAD: [&str; 4] = [TRACE, EXPERIMENT, TEMPLATE, MERGED_FILES];
 
 /// True if all sessions of the run in `run` added numbers in the order of `experiment`.
 fn has_one_layout(run: &Path, experiment: &Experiment) -> Result<bool> {

@@ -17,8 +17,15 @@ fn a_run_continues_another() {
     let root = tempfile::tempdir().unwrap();
     let plan = compiled(&experiment());
     let manifest = Manifest::new(&plan, "exp.yaml".into(), vec![], time::now());
-    let files =
-        RunFiles { experiment: "a: 1\n", resolved: "b: 2\n", template: None, is_private: false, plan: &plan, manifest };
+    let files = RunFiles {
+        experiment: "a: 1\n",
+        resolved: "b: 2\n",
+        template: None,
+        merged: None,
+        is_private: false,
+        plan: &plan,
+        manifest,
+    };
     let first = RunDir::create(root.path(), files, None).unwrap();
     let checkpoints = Checkpoints::open(&first.path().join(CHECKPOINTS), &plan.hash, 9).unwrap();
     for step in [2, 4] {
@@ -33,6 +40,7 @@ fn a_run_continues_another() {
         experiment: "a: 1\n",
         resolved: "b: 2\n",
         template: None,
+        merged: None,
         is_private: false,
         plan: &other,
         manifest: Manifest::new(&other, "exp.yaml".into(), vec![], time::now()),

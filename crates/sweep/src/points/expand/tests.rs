@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::read::from_str;
-use runner_config::LoadOptions;
+use runner_config::{LayerFile, LoadOptions};
 use runner_template::{Inputs, yaml_text};
 
 fn spec(lines: &str) -> SweepSpec {
@@ -257,4 +257,47 @@ fn values_read_back_from_their_text() {
         [1e-5, 3e-4, 0.001, 0.25, 2.0].map(|x| yaml_text(&json!(x))),
         ["1e-5", "0.0003", "0.001", "0.25", "2.0"]
     );
+}
+
+#[test]
+fn a_value_is_given_only_where_its_condition_is_true() {
+    let all = points(
+        "  grid: {optimizer: [adamw, muon], momentum: [0.9, 0.95], nesterov: [true, false]}\n  when:\n    momentum: optimizer == 'muon'\n    nesterov: momentum is defined and momentum > 0.9\n",
+    );
+    let expected = ["1: \"adamw\"", "2: \"muon\" 0.9", "3: \"muon\" 0.95 true", "4: \"muon\" 0.95 false"];
+    assert_eq!(shown(&all), expected);
+    insta::assert_snapshot!(render_mistakes("  grid: {a: [1, 2], b: [3, 4]}\n  when: {b: a + 1}\n"), @r"
+    error: the expression must be true or false, but gives `2` for a: 1
+     --> s.yaml:4:13
+      |
+    4 |   when: {b: a + 1}
+      |             ^^^^^
+      = help: compare with something, as in `layers == 4`
+
+    1 mistake; nothing was started
+    ");
+}
+
+#[test]
+fn files_are_values_that_are_named_after_them() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["models/small.yaml", "models/large.yaml", "other/small.yaml"] {
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, "layers: 2\n").unwrap();
+    }
+    let read = |files: &str| {
+        let text = format!("sweep:\n  base: e.yaml\n  set: {{seed: 1}}\n  files: {{model: {files}}}\n");
+        from_str(&text, &folder.path().join("s.yaml"))
+    };
+    let spec = read("['models/*.yaml']").unwrap();
+    let all = expand(&spec).unwrap().points;
+    assert_eq!(shown(&all), ["1: \"large\"", "2: \"small\""]);
+    let options = load_options(&spec, &all[0], &LoadOptions::default());
+    assert_eq!(options.sets, ["seed=1"]);
+    let path = folder.path().join("models/large.yaml");
+    assert_eq!(options.files, [LayerFile { key: "model".to_owned(), path }]);
+    let alike = expand(&read("['*/small.yaml']").unwrap()).unwrap().points;
+    assert_eq!(shown(&alike), ["1: \"models/small.yaml\"", "2: \"other/small.yaml\""]);
+    assert!(read("[models/small.yaml, 'models/*.yaml']").unwrap_err().to_string().contains("is listed twice"));
 }
