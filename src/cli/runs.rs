@@ -7,27 +7,27 @@ pub(crate) mod gc;
 pub(crate) mod report;
 pub(crate) mod rm;
 pub(crate) mod run_groups;
+pub(crate) mod selection;
 pub(crate) mod tag;
 
 use std::path::Path;
 use std::slice;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand};
-use glob::Pattern;
 
-use crate::cli::common::{RunsFolderArgs, word_parser};
-use crate::cli::machine::completions::{runs_completer, sweeps_completer};
+use crate::cli::common::RunsFolderArgs;
+use crate::cli::machine::completions::runs_completer;
+use crate::cli::runs::selection::SelectionArgs;
 use crate::cli::terminal::exit::{Exit, Result};
 use crate::cli::terminal::output::{print_result, print_to_stderr, table_width};
 use runner_compare::stored_plan;
 use runner_housekeeping::select;
 use runner_plan::comparability::{ComparableRuns, MeasurementBasis, group_comparable};
-use runner_record::catalog::{ListedRun, ListedStatus};
+use runner_record::catalog::ListedRun;
 use runner_record::record_check::{describe_changed_descriptions, find_damage_of_metrics};
 use runner_record::run_dir;
 use runner_record::run_dir::CHECKPOINTS;
-use runner_record::{RecordError, ancestry, catalog, checkpoint, time};
+use runner_record::{ancestry, catalog, checkpoint};
 use runner_report::run_page::run_page;
 use runner_report::runs_table::runs_table;
 use runner_spec::format::printable;
@@ -46,26 +46,8 @@ pub(crate) struct RunsArgs {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ListArgs {
-    /// Only runs with one of these statuses, separated by commas: running, pending, requeued (both wait for a scheduler), done,
-    /// interrupted, stopped, failed, broken.
-    #[arg(long, value_name = "STATUS", value_delimiter = ',', hide_possible_values = true,
-          value_parser = word_parser::<ListedStatus>(ListedStatus::ALL.map(ListedStatus::name)))]
-    pub status: Vec<ListedStatus>,
-    /// Only runs whose id or experiment name matches the pattern, such as 'gpt2-*'.
-    #[arg(long, value_name = "GLOB", value_parser = Pattern::new)]
-    pub name: Option<Pattern>,
-    /// Only runs with this tag; given several times, only runs with all these tags.
-    #[arg(long, value_name = "TAG")]
-    pub tag: Vec<String>,
-    /// Only runs of this sweep: its id or name, a prefix of its id, or its folder.
-    #[arg(long, value_name = "SWEEP", add = sweeps_completer())]
-    pub sweep: Option<String>,
-    /// Only runs that started since then: an age (90s, 30m, 12h, 7d, 2w) or a date in UTC (2026-01-31).
-    #[arg(long, value_name = "WHEN", value_parser = parse_since)]
-    pub since: Option<f64>,
-    /// Only runs for which this expression is true: 'val_loss < 3 and step >= 100'.
-    #[arg(long = "where", value_name = "EXPR")]
-    pub filter: Option<String>,
+    #[command(flatten)]
+    pub selection: SelectionArgs,
     /// Sort by a field, from low to high; -FIELD sorts from high to low [default: started].
     #[arg(long, value_name = "FIELD", allow_hyphen_values = true)]
     pub sort: Option<String>,
@@ -112,23 +94,7 @@ pub(crate) fn run(args: &RunsArgs) -> Result<Exit> {
 
 fn list(args: &ListArgs) -> Result<Exit> {
     let root = args.root.root();
-    let mut runs = catalog::list(&root)?;
-    let ListArgs { status, name, tag: tags, since, .. } = args;
-    let sweep = args.sweep.as_deref().map(|wanted| sweep_id(&root, wanted, &runs)).transpose()?;
-    stopped_points::mark_stopped(&root, &mut runs);
-    mark_queued(&root, &mut runs);
-    let all = runs.len();
-    runs.retain(|run| {
-        let started = || run.started.as_deref().and_then(time::parse);
-        (status.is_empty() || status.contains(&run.status))
-            && name.as_ref().is_none_or(|p| p.matches(&run.id) || run.name.as_ref().is_some_and(|n| p.matches(n)))
-            && tags.iter().all(|tag| run.tags.contains(tag))
-            && sweep.as_ref().is_none_or(|id| run.sweep.as_ref().is_some_and(|s| s.id == *id))
-            && since.is_none_or(|since| started().is_some_and(|started| started >= since))
-    });
-    if let Some(expression) = &args.filter {
-        select::keep_where(&mut runs, expression)?;
-    }
+    let mut runs = args.selection.list(&root)?;
     let limit = args.limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
     if let Some(key) = &args.sort {
         select::sort(&mut runs, key)?;
@@ -139,9 +105,11 @@ fn list(args: &ListArgs) -> Result<Exit> {
     } else {
         select::keep_newest(&mut runs, limit);
     }
-    print_result(args.json, &runs, || match (all, runs.len()) {
-        (0, _) => format!("no runs in {} yet; start one with `runner apply FILE`\n", root.display()),
-        (_, 0) => format!("none of the {all} runs in {} matches\n", root.display()),
+    print_result(args.json, &runs, || match runs.len() {
+        0 if args.selection.is_empty() => {
+            format!("no runs in {} yet; start one with `runner apply FILE`\n", root.display())
+        }
+        0 => format!("no run in {} matches\n", root.display()),
         _ => runs_table(&runs, table_width()),
     })
 }
@@ -172,27 +140,10 @@ fn describe_incomparable(runs: &[ListedRun], key: &str) -> Option<String> {
 }
 
 /// Gives `runs` in the folder `root` the status that they have by a scheduler's queue. Warns if the queue cannot be read.
-fn mark_queued(root: &Path, runs: &mut [ListedRun]) {
+pub(crate) fn mark_queued(root: &Path, runs: &mut [ListedRun]) {
     if let Err(error) = runner_batch_jobs::mark_queued(root, runs) {
         print_to_stderr(&printable(&format!("warning: skipped the queue of jobs: {error}")));
     }
-}
-
-/// The id of the sweep that `wanted` names. `runs` still record the id of a sweep whose folder was removed.
-fn sweep_id(root: &Path, wanted: &str, runs: &[ListedRun]) -> Result<String, RecordError> {
-    if runs.iter().any(|run| run.sweep.as_ref().is_some_and(|sweep| sweep.id == wanted)) {
-        return Ok(wanted.to_owned());
-    }
-    Ok(sweep_dir::read_record(&sweep_dir::resolve_one(root, wanted)?)?.id)
-}
-
-/// Parses an age or a date as a time in seconds since 1970.
-fn parse_since(text: &str) -> Result<f64, String> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let moment = time::parse_span(text).map(|age| (now.as_secs_f64() - age.as_secs_f64()).max(0.0));
-    moment.or_else(|| time::parse(text)).ok_or_else(|| {
-        "must be an age such as 90s, 30m, 12h, 7d or 2w, or a date such as 2026-01-31 or 2026-01-31T09:30".to_owned()
-    })
 }
 
 fn show(args: &ShowArgs) -> Result<Exit> {

@@ -72,7 +72,7 @@ fn the_name_of_a_group_whose_file_was_changed_stands_for_the_newest() {
     let compared = sandbox.json_of("compare g gb --json");
     assert_eq!(compared["runs"].as_array().unwrap().len(), 7, "{compared}");
     // What removes or lists runs does not guess.
-    for command in ["sweep rm g --yes", "runs --sweep g"] {
+    for command in ["sweep rm g --yes", "sweep results nothing"] {
         sandbox.show(2, command);
     }
     insta::assert_snapshot!(sandbox.screens());

@@ -72,7 +72,7 @@ fn runs_are_chosen_ordered_and_tagged() {
     );
     assert_eq!(run_ids(&sandbox, &["--tag", "good", "--tag", "paper"]), *std::slice::from_ref(&first));
     assert!(run_ids(&sandbox, &["--tag", "draft"]).is_empty());
-    assert_eq!(run_ids(&sandbox, &["--status", "done,failed", "--name", "la*", "--since", "1d"]), both);
+    assert_eq!(run_ids(&sandbox, &["la*", "--status", "done,failed", "--since", "1d"]), both);
     assert!(run_ids(&sandbox, &["--status", "failed"]).is_empty());
     assert!(run_ids(&sandbox, &["--since", "2100-01-01"]).is_empty());
     assert_eq!(run_ids(&sandbox, &["--where", "step >= 20 and 'good' not in tags"]), *std::slice::from_ref(&second));
@@ -85,7 +85,7 @@ fn runs_are_chosen_ordered_and_tagged() {
         vec!["runs", "--where", "val_los < 3"],
         vec!["runs", "--sort", "los"],
         vec!["runs", "--since", "yesterday"],
-        vec!["runs", "--name", "[a"],
+        vec!["runs", "[a"],
         vec!["runs", "tag", &first, "--add", "a b"],
         vec!["runs", "tag", &first, "nothing", "--add", "late"],
     ] {
@@ -257,8 +257,8 @@ fn distinguishes_names_and_paths_of_runs() {
     // `lab` is the run of that name, not one of a longer name, and no point of a sweep.
     sandbox.show(0, "runs show lab");
     let sweep = names_in(&sandbox.path("runs/sweeps")).into_iter().find(|name| name.starts_with("s-")).unwrap();
-    let points = run_ids(&sandbox, &["--sweep", "s"]);
-    assert_eq!((points.len(), run_ids(&sandbox, &["--sweep", &format!("runs/sweeps/{sweep}")])), (2, points.clone()));
+    let points = run_ids(&sandbox, &["s"]);
+    assert_eq!((points.len(), run_ids(&sandbox, &[&format!("runs/sweeps/{sweep}")])), (2, points.clone()));
     sandbox.show(0, &["runs", "show", &points[0]]);
     sandbox.show(2, "runs show la");
     // A path that is not a run is named as what it is.
@@ -266,7 +266,7 @@ fn distinguishes_names_and_paths_of_runs() {
         sandbox.show(2, &["runs", "show", name]);
     }
     for arguments in [
-        "runs --sweep other",
+        "runs other",
         "runs --limit 0",
         &format!("runs --runs runs/{id}"),
         &format!("report {id} -o runs"),

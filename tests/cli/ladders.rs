@@ -215,7 +215,7 @@ fn sizes_of_one_budget_show_the_best_size() {
     assert!(printed.contains("no law for a target"), "{printed}");
     let printed = sandbox.expect(2, "sweep fit l --record");
     assert!(printed.contains("optimum  the best size") && printed.contains("nothing is recorded"), "{printed}");
-    let printed = sandbox.expect(0, "report --sweep l -o report.html");
+    let printed = sandbox.expect(0, "report l -o report.html");
     assert!(sandbox.read("report.html").contains("the best size for "), "{printed}");
 }
 

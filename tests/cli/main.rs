@@ -51,6 +51,7 @@ mod runs;
 #[path = "../common/sandbox.rs"]
 mod sandbox;
 mod seal;
+mod selection;
 mod session_facts;
 mod sharding;
 mod shims;

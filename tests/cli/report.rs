@@ -106,7 +106,7 @@ fn only_reports_are_replaced() {
     sandbox.expect(0, &["report", "lab", "-o", "exp.yaml", "--force"]);
     assert!(sandbox.read("exp.yaml").starts_with("<!doctype html>"));
     sandbox.expect(2, &["report", "nothing", "-o", "x.html"]);
-    sandbox.expect(2, &["report", "--sweep", "nothing", "-o", "x.html"]);
+    sandbox.expect(2, &["report", "nothing", "-o", "x.html"]);
     sandbox.expect(2, &["report", "lab"]);
     let printed = sandbox.stdout_of("report lab lab -o -");
     assert_eq!(data(&printed)["runs"].as_array().unwrap().len(), 1, "a run once");

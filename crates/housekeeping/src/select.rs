@@ -7,12 +7,17 @@ use std::path::PathBuf;
 use minijinja::value::Value;
 use serde_json::{Value as Json, json};
 
+use rayon::iter::{IntoParallelRefIterator as _, ParallelIterator as _};
+use runner_config::check::check_key_path;
+use runner_files::read_regular_text;
 use runner_record::ancestry::{AncestryRelation, parent};
 use runner_record::catalog::ListedRun;
+use runner_record::run_dir::RESOLVED;
 use runner_spec::diagnostic::nearest;
 use runner_spec::error::PlainError;
 use runner_spec::measure::Measure;
 use runner_template::expression::{check_expression, expression_environment, guard_expression};
+use runner_yaml::document;
 
 /// The fields that every listed run has besides its measures, as expressions and sort keys name them.
 const FIELDS: &str = "id name status step steps own_steps tokens own_tokens seconds own_seconds loss \
@@ -67,11 +72,11 @@ fn unknown(what: &str, name: &str, fields: &[Cow<'static, str>]) -> PlainError {
     PlainError::request(format!("{what}: unknown field `{}`; {help}", name.escape_default()))
 }
 
-/// Keeps the runs for which `expression` is true. A run that lacks a number which the expression names is left out, unless the expression asks
-/// for it: `x is none or x < 3`.
+/// Keeps the runs for which `expression` is true. Names are fields of runs, or key paths of their experiments, such as `optimizer.adamw.lr`. A run
+/// that lacks a setting or a number which the expression names is left out, unless the expression asks for it: `x is none or x < 3`.
 ///
 /// # Errors
-/// If it is not an expression, names an unknown field, or cannot be computed.
+/// If it is not an expression, names an unknown field or key, or cannot be computed.
 pub fn keep_where(runs: &mut Vec<ListedRun>, expression: &str) -> Result<(), PlainError> {
     let wrong = |error: &minijinja::Error| {
         let detail = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
@@ -81,30 +86,76 @@ pub fn keep_where(runs: &mut Vec<ListedRun>, expression: &str) -> Result<(), Pla
     check_expression(expression)
         .map_err(|(message, help)| PlainError::request(format!("--where {expression:?}: {message}; {help}")))?;
     let compiled = guard_expression(|| env.compile_expression(expression)).map_err(|error| wrong(&error))?;
-    let names = compiled.undeclared_variables(false);
+    let names = compiled.undeclared_variables(true);
     let fields = fields(runs);
-    if let Some(name) = names.iter().find(|name| !fields.iter().any(|field| field == *name)) {
-        return Err(unknown("--where", name, &fields));
+    let is_field = |name: &str| fields.iter().any(|field| *field == name);
+    let (used, keys): (Vec<&str>, Vec<&str>) =
+        names.iter().map(String::as_str).partition(|name| is_field(name.split('.').next().unwrap_or(name)));
+    if let Some(name) = used.iter().find(|name| name.contains('.')) {
+        return Err(PlainError::request(format!("--where: `{name}` is not a field: it would be a part of one")));
+    }
+    for key in &keys {
+        check_key_path(key).map_err(|mistake| {
+            if key.contains('.') {
+                PlainError::request(format!("--where: {}; {}", mistake.message, mistake.help))
+            } else {
+                unknown("--where", key, &fields)
+            }
+        })?;
     }
     let is_separator = |c: char| !c.is_alphanumeric() && c != '_';
     let words: Vec<&str> = expression.split(is_separator).filter(|word| !word.is_empty()).collect();
-    let asks_for =
-        |field: &str| words.windows(3).any(|three| matches!(three, [name, "is", "none" | "not"] if *name == field));
+    let asks_for = |name: &str| {
+        let last = name.rsplit('.').next().unwrap_or(name);
+        words.windows(3).any(|three| matches!(three, [name, "is", "none" | "not"] if *name == last))
+    };
     let is_kept = |run: &ListedRun| {
         let own = fields_of(run);
-        let used = || fields.iter().map(|field| &**field).filter(|field| names.contains(*field));
-        if used().any(|field| is_unknown(&own, field) && !asks_for(field)) {
+        if used.iter().any(|field| is_unknown(&own, field) && !asks_for(field)) {
             return Ok(false);
         }
-        let values: BTreeMap<&str, Value> = used().map(|field| (field, to_value(&own[field]))).collect();
+        let mut values: BTreeMap<&str, Value> = used.iter().map(|field| (*field, to_value(&own[field]))).collect();
+        let settings = if keys.is_empty() { Json::Null } else { settings_of(run) };
+        let mut named = Json::Null;
+        for key in &keys {
+            let value = settings.pointer(&format!("/{}", key.replace('.', "/"))).unwrap_or(&Json::Null);
+            if value.is_null() && !asks_for(key) {
+                return Ok(false);
+            }
+            insert(&mut named, key, value);
+        }
+        for key in &keys {
+            let section = key.split('.').next().unwrap_or(key);
+            values.insert(section, to_value(&named[section]));
+        }
         let value = guard_expression(|| compiled.eval(values))
             .map_err(|error| PlainError::request(format!("{} (of run {})", wrong(&error), run.id.escape_default())))?;
         Ok(value.is_true())
     };
-    let kept = runs.iter().map(is_kept).collect::<Result<Vec<bool>, PlainError>>()?;
+    let kept = runs.par_iter().map(is_kept).collect::<Result<Vec<bool>, PlainError>>()?;
     let mut kept = kept.into_iter();
     runs.retain(|_| kept.next() == Some(true));
     Ok(())
+}
+
+/// The settings of a run, as `resolved.yaml` has them; null if they cannot be read.
+fn settings_of(run: &ListedRun) -> Json {
+    let text = read_regular_text(&run.path.join(RESOLVED)).ok();
+    text.and_then(|text| document::from_str(&text).ok()).unwrap_or_default()
+}
+
+/// Puts `value` at the key path `key` of `all`, unless a part of it is there.
+fn insert(all: &mut Json, key: &str, value: &Json) {
+    let mut at = all;
+    for key in key.split('.') {
+        if !at.is_object() {
+            *at = json!({});
+        }
+        at = &mut at[key];
+    }
+    if at.is_null() {
+        *at = value.clone();
+    }
 }
 
 /// A field as a value in an expression. Counts become integers: they print and divide as such.
@@ -213,6 +264,9 @@ mod tests {
             ("best_val_loss is none and val_loss is not none", "ab"),
             ("not val_loss is none and 'val_loss is none' != id", "ab"),
             ("val_loss - loss < 0", ""),
+            // Settings of runs whose `resolved.yaml` is missing are unknown.
+            ("model.layers > 2", ""),
+            ("model.layers is none", "abc"),
             ("id|upper == 'A' or val_loss * 2 < 6 and status == 'done'", "ab"),
         ] {
             assert_eq!(kept(expression).unwrap(), expected, "{expression}");
@@ -222,6 +276,11 @@ mod tests {
     #[test]
     fn wrong_expressions_are_explained() {
         assert!(kept("val_los < 3").unwrap_err().contains("unknown field `val_los`; did you mean `val_loss`?"));
+        assert!(
+            kept("model.layrs < 3").unwrap_err().contains("unknown key `layrs` in `model`; did you mean `layers`?")
+        );
+        assert!(kept("optimizer.adam.lr < 3").unwrap_err().contains("did you mean `adamw`?"));
+        assert!(kept("val_loss.x < 3").unwrap_err().contains("`val_loss.x` is not a field"));
         assert!(kept("qqq < 3").unwrap_err().contains("the fields are id, name"));
         assert!(kept("val_loss <").unwrap_err().starts_with("--where \"val_loss <\": "));
         assert!(kept("status + 3 > 1").unwrap_err().contains("of run a"));

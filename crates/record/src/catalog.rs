@@ -288,9 +288,7 @@ fn describe_other_path(path: &Path) -> Option<String> {
         format!("it is part of the run {}; name the run", run.display())
     } else if path.join(SWEEP_RECORD).is_file() {
         let id = file_name(path);
-        format!(
-            "it is a sweep; `runner runs --sweep {id}` lists its runs, and `runner sweep results {shown}` their results"
-        )
+        format!("it is a sweep; `runner runs {id}` lists its runs, and `runner sweep results {shown}` their results")
     } else if !path.is_dir() {
         "it is a file, but a run is a folder".to_owned()
     } else if let Some(run) = run_folders(path).ok().and_then(|runs| runs.into_iter().find(|run| is_run(run))) {

@@ -28,6 +28,14 @@ pub(crate) fn runs_completer() -> ArgValueCompleter {
     })
 }
 
+/// Completes the ids of runs and of sweeps.
+pub(crate) fn runs_and_sweeps_completer() -> ArgValueCompleter {
+    let (runs, sweeps) = (runs_completer(), sweeps_completer());
+    ArgValueCompleter::new(move |current: &OsStr| {
+        runs.complete(current).into_iter().chain(sweeps.complete(current)).collect()
+    })
+}
+
 /// Completes the ids of sweeps.
 pub(crate) fn sweeps_completer() -> ArgValueCompleter {
     ArgValueCompleter::new(|current: &OsStr| {

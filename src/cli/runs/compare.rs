@@ -3,20 +3,18 @@
 use clap::Args;
 
 use crate::cli::common::RunsFolderArgs;
-use crate::cli::machine::completions::runs_completer;
-use crate::cli::runs::run_groups::{find_sweep, read_run, runs_of_sweep};
-use crate::cli::terminal::exit::{CommandError, Exit, Result, refuse};
+use crate::cli::runs::run_groups::read_run;
+use crate::cli::runs::selection::SelectionArgs;
+use crate::cli::terminal::exit::{CommandError, Exit, Result};
 use crate::cli::terminal::output::{print_result, print_to_stderr, table_width};
-use runner_record::catalog;
 use runner_report::comparison;
 use runner_spec::format::printable;
 
 /// Show several runs in a table: the settings in which they differ, and their losses, speed and memory.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CompareArgs {
-    /// The runs: directories, ids, or prefixes of ids. A sweep stands for the runs of its points.
-    #[arg(required = true, value_name = "RUN", add = runs_completer())]
-    pub run_names: Vec<String>,
+    #[command(flatten)]
+    pub selection: SelectionArgs,
     /// Sort the runs by a column, best first: `val_loss`, `tokens_per_second`, or a key such as `train.steps`; -KEY reverses the order.
     #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     pub sort: Option<String>,
@@ -31,17 +29,7 @@ pub(crate) struct CompareArgs {
 /// If a run is not there or cannot be read.
 pub(crate) fn run(args: &CompareArgs) -> Result<Exit> {
     let root = args.root.root();
-    let mut names: Vec<String> = Vec::new();
-    for wanted in &args.run_names {
-        match find_sweep(&root, wanted)? {
-            Some(folder) => names.extend(runs_of_sweep(&folder)?.iter().map(|run| run.to_string_lossy().into_owned())),
-            None => names.push(wanted.clone()),
-        }
-    }
-    if names.is_empty() {
-        refuse!("no run of {} has started yet", args.run_names.join(" and "));
-    }
-    let paths = catalog::resolve_all(&root, &names)?;
+    let paths = args.selection.resolve(&root)?;
     let runs = paths.iter().map(|path| read_run(path)).collect::<Result<Vec<_>>>()?;
     for problem in runs.iter().flat_map(|run| &run.record.problems) {
         print_to_stderr(&printable(&format!("warning: {problem}")));

@@ -6,13 +6,13 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::cli::common::{RunsFolderArgs, ThreadArgs, host_without_runs};
-use crate::cli::machine::completions::runs_completer;
+use crate::cli::runs::selection::SelectionArgs;
 use crate::cli::terminal::exit::{CommandError, Exit, Result, refuse};
 use crate::cli::terminal::output::{print_result, print_to_stderr};
 use runner_compare::stored_plan::resolved_experiment;
 use runner_mlflow::{MlflowError, Upload};
+use runner_record::RunLock;
 use runner_record::timed_metrics::TimedRecord;
-use runner_record::{RunLock, catalog};
 use runner_report::export::{export_csv, export_tensorboard};
 use runner_spec::experiment::Mlflow;
 use runner_spec::format::{bytes, count, printable};
@@ -21,9 +21,8 @@ use runner_workflows::tracking::{describe, describe_privacy, server_of_experimen
 /// Write the metrics of runs for other programs: TensorBoard, CSV; or send them to MLflow.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ExportMetricsArgs {
-    /// The runs: directories, ids, or prefixes of ids.
-    #[arg(required = true, value_name = "RUN", add = runs_completer())]
-    pub run_names: Vec<String>,
+    #[command(flatten)]
+    pub selection: SelectionArgs,
     /// Write event files for TensorBoard: one folder for each run under DIR.
     #[arg(long, value_name = "DIR")]
     pub tensorboard: Option<PathBuf>,
@@ -65,8 +64,9 @@ pub(crate) fn run(args: &ExportMetricsArgs) -> Result<Exit> {
     }
     let root = args.root.root();
     let mut runs: Vec<TimedRecord> = Vec::new();
-    for path in catalog::resolve_all(&root, &args.run_names)? {
-        let record = TimedRecord::open(&path)?;
+    let paths = args.selection.resolve(&root)?;
+    for path in &paths {
+        let record = TimedRecord::open(path)?;
         if runs.iter().any(|other| other.id == record.id) {
             refuse!("two of the runs are called {}", printable(&record.id));
         }
@@ -88,7 +88,7 @@ pub(crate) fn run(args: &ExportMetricsArgs) -> Result<Exit> {
         note("csv", path.clone(), rows, size);
     }
     if let Some(uri) = &args.mlflow {
-        for path in catalog::resolve_all(&root, &args.run_names)? {
+        for path in paths {
             let rows = send_to_mlflow(&path, uri, args.mlflow_experiment.as_deref())?;
             note("mlflow", path, rows, 0);
         }

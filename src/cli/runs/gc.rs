@@ -1,12 +1,13 @@
 //! `runner gc`: shows files that are no longer needed, and removes them on request.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
 
 use crate::cli::common::{RunsFolderArgs, cache_dir};
+use crate::cli::runs::selection::SelectionArgs;
 use crate::cli::terminal::exit::{Context as _, Exit, Result, refuse};
 use crate::cli::terminal::output::{print_result, print_to_stderr};
 use runner_housekeeping::gc;
@@ -16,7 +17,7 @@ use runner_spec::format::{bytes, counted, printable};
 
 /// Free disk space: prepared data that no run needs, old checkpoints of finished runs, and leftovers of killed processes.
 ///
-/// The newest and the best checkpoint of each run stay. Without --yes the command only shows what it would remove.
+/// The newest and the best checkpoint of each run stay. With runs, it frees only old checkpoints of these. Without --yes the command only shows what it would remove.
 #[derive(Debug, Clone, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct GcArgs {
@@ -32,6 +33,8 @@ pub(crate) struct GcArgs {
     /// Only checkpoints of runs.
     #[arg(long)]
     pub checkpoints: bool,
+    #[command(flatten)]
+    pub selection: SelectionArgs,
     #[command(flatten)]
     pub root: RunsFolderArgs,
     /// Print JSON.
@@ -56,9 +59,13 @@ pub(crate) fn run(args: &GcArgs) -> Result<Exit> {
     if !root.is_dir() {
         refuse!("{} is not a folder; name the folder of runs with `--runs DIR`", root.display());
     }
-    let all = !args.cache && !args.checkpoints;
+    if args.cache && !args.selection.is_empty() {
+        refuse!("the cache belongs to no run; give either runs or --cache");
+    }
+    let chosen = if args.selection.is_empty() { None } else { Some(args.selection.resolve(&root)?) };
+    let all = !args.cache && !args.checkpoints && chosen.is_none();
     let (mut items, mut unknown) = (Vec::new(), 0);
-    if all || args.checkpoints {
+    if !args.cache {
         let wanted = |item: &gc::UnneededItem| {
             all || matches!(item.kind, gc::UnneededKind::Checkpoint | gc::UnneededKind::Damaged)
         };
@@ -67,6 +74,8 @@ pub(crate) fn run(args: &GcArgs) -> Result<Exit> {
             print_to_stderr(&printable(&format!("warning: {problem}")));
         }
         survey.unneeded.retain(wanted);
+        let is_chosen = |path: &Path| chosen.as_ref().is_none_or(|runs| runs.iter().any(|run| contains(run, path)));
+        survey.unneeded.retain(|item| is_chosen(&item.path));
         let found = if args.yes { gc::free(&root, &survey, age)? } else { survey.unneeded };
         items.extend(found.into_iter().map(|item| Item { kind: item.kind.name(), path: item.path, bytes: item.bytes }));
     }
@@ -105,6 +114,14 @@ pub(crate) fn run(args: &GcArgs) -> Result<Exit> {
     let total: u64 = items.iter().map(|item| item.bytes).sum();
     let json = serde_json::json!({"freed": args.yes, "bytes": total, "items": items});
     print_result(args.json, &json, || items_text(&items, total, args.yes))
+}
+
+/// True if `path` is in the folder `run`, however the two are spelled.
+fn contains(run: &Path, path: &Path) -> bool {
+    match (run.canonicalize(), path.canonicalize()) {
+        (Ok(run), Ok(path)) => path.starts_with(run),
+        _ => path.starts_with(run),
+    }
 }
 
 fn items_text(items: &[Item], total: u64, freed: bool) -> String {

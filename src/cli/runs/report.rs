@@ -6,30 +6,23 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use crate::cli::common::RunsFolderArgs;
-use crate::cli::machine::completions::{runs_completer, sweeps_completer};
-use crate::cli::runs::run_groups::find_sweep;
-use crate::cli::terminal::exit::{CommandError, Exit, Result, refuse};
+use crate::cli::runs::selection::{NamedRuns, SelectionArgs};
+use crate::cli::terminal::exit::{Exit, Result, refuse};
 use crate::cli::terminal::interrupt::Interrupt;
 use crate::cli::terminal::output::{
     check_replaceable, print, print_content, print_result, print_to_stderr, write_file_as,
 };
 use runner_files::open_regular;
-use runner_record::catalog;
 use runner_report::html::{LiveReport, PAGE_PREFIX, Page, ReportRequest, read_page_data};
 use runner_spec::format;
-use runner_sweep::sweep_dir;
 
 /// The port on which `--serve` listens without `--port`.
 const DEFAULT_PORT: u16 = 8700;
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ReportArgs {
-    /// The runs: directories, ids, or prefixes of ids. A sweep's id or folder stands for its runs.
-    #[arg(required_unless_present = "sweep", add = runs_completer())]
-    pub run: Vec<String>,
-    /// The sweep to show: its folder, its id, or a prefix of its id.
-    #[arg(long, add = sweeps_completer())]
-    pub sweep: Option<String>,
+    #[command(flatten)]
+    pub selection: SelectionArgs,
     /// The file to write; `-` is standard output. An earlier report in this file is replaced.
     #[arg(long, short, value_name = "FILE", required_unless_present = "serve")]
     pub output: Option<PathBuf>,
@@ -87,21 +80,13 @@ pub(crate) fn run(args: &ReportArgs) -> Result<Exit> {
 fn request(args: &ReportArgs) -> Result<ReportRequest> {
     let root = args.root.root();
     let mut request = ReportRequest { title: args.title.clone(), ..ReportRequest::default() };
-    let mut add_sweep = |folder: PathBuf| {
-        let another = request.sweep.replace(folder).is_some();
-        if another { Err(CommandError::request("a report shows only one sweep".to_owned())) } else { Ok(()) }
-    };
-    if let Some(wanted) = &args.sweep {
-        add_sweep(sweep_dir::resolve(&root, Some(wanted))?)?;
-    }
-    let mut runs: Vec<&String> = Vec::new();
-    for wanted in &args.run {
-        match find_sweep(&root, wanted)? {
-            Some(folder) => add_sweep(folder)?,
-            None => runs.push(wanted),
+    for NamedRuns { runs, sweep } in args.selection.named(&root)? {
+        match sweep {
+            Some(folder) if request.sweep.is_none() => request.sweep = Some(folder),
+            Some(_) => refuse!("a report shows only one sweep"),
+            None => request.runs.extend(runs),
         }
     }
-    request.runs = catalog::resolve_all(&root, &runs)?;
     Ok(request)
 }
 

@@ -4,7 +4,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::cli::common::RunsFolderArgs;
-use crate::cli::machine::completions::runs_completer;
+use crate::cli::runs::selection::SelectionArgs;
 use crate::cli::terminal::confirm::confirmed;
 use crate::cli::terminal::exit::{CommandError, Exit, Result, refuse};
 use crate::cli::terminal::output::{print_result, print_to_stderr};
@@ -21,9 +21,8 @@ use runner_sweep::needed_runs::{CountedRuns, sweeps_of_runs};
 #[derive(Debug, Clone, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct RmArgs {
-    /// The runs: directories, ids, or prefixes of ids.
-    #[arg(required = true, value_name = "RUN", add = runs_completer())]
-    pub run_names: Vec<String>,
+    #[command(flatten)]
+    pub selection: SelectionArgs,
     /// Remove without asking.
     #[arg(long, short)]
     pub yes: bool,
@@ -44,7 +43,7 @@ pub(crate) struct RmArgs {
 /// If there is no such run, a process works on one, a sweep needs one, nobody can confirm, or a file cannot be removed.
 pub(crate) fn run(args: &RmArgs) -> Result<Exit> {
     let root = args.root.root();
-    let mut paths = catalog::resolve_all(&root, &args.run_names)?;
+    let mut paths = args.selection.resolve(&root)?;
     paths.sort();
     // All runs are checked before any is removed.
     let mut going: Vec<(ListedRun, u64)> = Vec::new();

@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use clap::Args;
 
 use crate::cli::common::RunsFolderArgs;
-use crate::cli::machine::completions::runs_completer;
+use crate::cli::runs::selection::SelectionArgs;
 use crate::cli::terminal::exit::{Exit, Result, refuse};
 use crate::cli::terminal::output::print_result;
-use runner_record::{catalog, tags};
+use runner_record::tags;
 use runner_spec::format::printable;
 
 /// Add tags to runs and remove them: `runner runs tag RUN... --add good --remove draft`. Without tags, show the runs' tags.
@@ -16,9 +16,8 @@ use runner_spec::format::printable;
 /// Tags are stored in the run's directory, and can be changed while the run is trained.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TagArgs {
-    /// The runs: directories, ids, or prefixes of ids.
-    #[arg(required = true, value_name = "RUN", add = runs_completer())]
-    pub run_names: Vec<String>,
+    #[command(flatten)]
+    pub selection: SelectionArgs,
     /// Add this tag; may be given several times.
     #[arg(long, value_name = "TAG")]
     pub add: Vec<String>,
@@ -35,7 +34,7 @@ pub(crate) struct TagArgs {
 /// # Errors
 /// If there is no such run, a tag is not valid, or a file cannot be written.
 pub(crate) fn run(args: &TagArgs) -> Result<Exit> {
-    let TagArgs { run_names, add, remove, root, .. } = args;
+    let TagArgs { selection, add, remove, root, .. } = args;
     for tag in add.iter().chain(remove) {
         tags::check(tag)?;
     }
@@ -43,7 +42,7 @@ pub(crate) fn run(args: &TagArgs) -> Result<Exit> {
         refuse!("the tag {tag} cannot be both added and removed");
     }
     // All names are resolved first: a mistake in one changes nothing.
-    let mut paths = catalog::resolve_all(&root.root(), run_names)?;
+    let mut paths = selection.resolve(&root.root())?;
     paths.sort();
     let (mut rows, mut text) = (Vec::new(), String::new());
     for path in paths {
