@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use super::experiment::{coordinates, import, init, plan, render, schema, validate};
 use super::machine::{calibrate, completions, doctor, version};
@@ -14,6 +14,7 @@ use crate::cli::common::apply_process_variables;
 use crate::cli::data::tokenizer;
 use crate::cli::runs::{compare, diff, export_metrics, gc, report};
 use crate::cli::terminal::exit::{CommandError, Exit, Result, render};
+use crate::cli::terminal::help;
 use crate::cli::terminal::interrupt::ignore_signal;
 use crate::cli::terminal::output::print_to_stderr;
 use crate::cli::terminal::suggestions;
@@ -104,17 +105,23 @@ enum Command {
     Rank(rank::RankArgs),
 }
 
+/// The command line.
+fn program() -> clap::Command {
+    help::with_groups(Cli::command())
+}
+
 /// Runs the command that the process was started with.
 pub(crate) fn run() -> ExitCode {
-    completions::answer_shell::<Cli>();
+    completions::answer_shell(program);
     // A write beyond a limit on the size of files (`ulimit -f`) is an error that is reported, not the end of the process.
     ignore_signal(libc::SIGXFSZ);
     // Before arguments are parsed: the version names what the variables choose.
     let variables = apply_process_variables();
-    let cli = match Cli::try_parse() {
+    let parsed = program().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => {
-            let error = suggestions::with_tip(error, &Cli::command());
+            let error = suggestions::with_tip(error, &program());
             if error.use_stderr() {
                 // The error quotes arguments, which may be the names of foreign files.
                 let text = error.render();
@@ -187,13 +194,30 @@ fn execute(command: &Command) -> Result<Exit> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use std::collections::BTreeSet;
 
     use super::*;
 
     #[test]
     fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+        program().debug_assert();
+    }
+
+    #[test]
+    fn help_has_every_command_once_and_its_examples_are_legal() {
+        let all: BTreeSet<String> = program()
+            .get_subcommands()
+            .filter(|command| !command.is_hide_set())
+            .map(|command| command.get_name().to_owned())
+            .collect();
+        assert_eq!(help::tests::grouped().into_iter().map(str::to_owned).collect::<BTreeSet<_>>(), all);
+        for example in help::tests::examples() {
+            // A quoted word is one argument; a command's parser sees no quotes.
+            let quoted = example.split(['\'', '"']).enumerate();
+            let words =
+                quoted.flat_map(|(i, part)| if i % 2 == 0 { part.split_whitespace().collect() } else { vec![part] });
+            program().try_get_matches_from(words).unwrap_or_else(|error| panic!("{example}: {error}"));
+        }
     }
 
     #[test]
@@ -213,7 +237,7 @@ mod tests {
             "runner resume abc --threads 2 --quiet --json --runs d",
             "runner coordinates exp.yaml --widths 64,128 --steps 3 --json",
             "runner plan exp.yaml --json",
-            "runner plan exp.yaml --cluster 2x8xH100 --rows 1000 --price 2.5 --rank 3 --program",
+            "runner plan exp.yaml --cluster 2x8xH100 --rows 1000 --price 2.5 --rank 3 --instructions --memory",
             "runner calibrate --quick",
             "runner compare a b c --sort val_loss --json --runs d",
             "runner diff a.yaml b --set a.b=1 --rows 5 --threads 2 --json --exit-code --runs d",
@@ -259,7 +283,6 @@ mod tests {
             "runner apply",
             "runner apply a --threads 0",
             "runner report a",
-            "runner report -o out.html",
             "runner report a --serve -o out.html",
             "runner apply a --until-step 0",
             "runner apply a --expect-plan xyz",
@@ -269,9 +292,6 @@ mod tests {
             "runner fork abc --from newest",
             "runner runs show",
             "runner diff a",
-            "runner compare",
-            "runner runs rm",
-            "runner runs tag",
             "runner export a --to gguf d",
             "runner sweep",
             "runner sweep s.yaml --parallel 0",

@@ -21,6 +21,7 @@ use runner_spec::experiment::{HubModel, ModelFolder};
 use runner_template::Inputs;
 use serde::de::DeserializeOwned;
 
+use crate::cli::machine::completions::{experiments_completer, settings_completer};
 use crate::cli::terminal::exit::{CommandError, Context as _, Result, refuse};
 use crate::cli::terminal::output::print_to_stderr;
 use crate::cli::terminal::screen_observer::PreparationObserver;
@@ -69,12 +70,14 @@ fn own_variable_meant(name: &str) -> Option<&'static str> {
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct ExperimentArgs {
     /// The experiment file.
+    #[arg(add = experiments_completer())]
     pub file: PathBuf,
     /// Files over it, whose settings replace those of the files before them.
+    #[arg(value_name = "FILE", value_parser = overlay_parser(), add = experiments_completer())]
     pub overlays: Vec<PathBuf>,
     /// Override a key of the file, such as `train.steps=10`; may be given several times. Paths in values are relative to
     /// the file.
-    #[arg(long, value_name = "KEY.PATH=VALUE")]
+    #[arg(long, value_name = "KEY.PATH=VALUE", add = settings_completer())]
     pub set: Vec<String>,
     #[command(flatten)]
     pub set_file: SetFileArgs,
@@ -89,6 +92,16 @@ pub(crate) struct SetFileArgs {
     /// YAML file are relative to its folder.
     #[arg(long = "set-file", value_name = "KEY.PATH=FILE", value_parser = parse_layer_file)]
     pub files: Vec<LayerFile>,
+}
+
+/// Parses the path of a file over the experiment. `train.steps=5` is none.
+fn overlay_parser() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| {
+        if path.to_string_lossy().contains('=') && !path.exists() {
+            return Err("a key of the experiment is set with `--set KEY=VALUE`");
+        }
+        Ok(path)
+    })
 }
 
 /// Parses `KEY.PATH=FILE`.

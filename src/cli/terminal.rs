@@ -2,6 +2,7 @@
 
 pub(crate) mod confirm;
 pub(crate) mod exit;
+pub(crate) mod help;
 pub(crate) mod interrupt;
 pub(crate) mod output;
 pub(crate) mod repeated_command;

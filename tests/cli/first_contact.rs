@@ -155,7 +155,7 @@ fn keys_given_as_arguments_are_answered_with_set() {
     let sandbox = Sandbox::new();
     for given in ["apply exp.yaml train.steps=5", "apply exp.yaml --train.steps=5", "plan exp.yaml --train.steps 5"] {
         let said = sandbox.expect(2, given);
-        assert!(said.contains("tip: a key of the experiment is set with `--set KEY=VALUE`"), "{said}");
+        assert!(said.contains("a key of the experiment is set with `--set KEY=VALUE`"), "{said}");
     }
     let said = sandbox.expect(2, "apply exp.yaml --quite");
     assert!(said.contains("'--quiet'"), "{said}");

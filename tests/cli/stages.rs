@@ -28,7 +28,7 @@ fn trained(batch: &str, stages: &str) -> (Sandbox, RunFolder) {
 #[test]
 fn stages_are_planned_and_shown() {
     let sandbox = sandbox("{sequences: 8, micro_batch: 4}", TWO);
-    sandbox.show(0, "plan exp.yaml --threads 1 --plot");
+    sandbox.show(0, "plan exp.yaml --threads 1 --plot --instructions");
     sandbox.show(0, "apply exp.yaml --threads 1");
     let run = sandbox.only_run();
     let lines = run.metrics_of("train");

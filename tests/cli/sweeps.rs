@@ -427,7 +427,7 @@ fn early_stopping_resumes_from_its_checkpoints_and_decides_the_same_after_kills(
     let stopped = rows.iter().filter(|(_, status, _)| status == "stopped").count();
     let listed = whole.stdout_of("runs --status stopped");
     assert_eq!(listed.matches("stopped early").count(), stopped, "{listed}");
-    assert!(whole.stdout_of("runs --status interrupted").contains("none of the"), "nothing is left to resume");
+    assert!(whole.stdout_of("runs --status interrupted").contains("no run in"), "nothing is left to resume");
     for run in recorded_runs(&whole).values() {
         // Each session begins where the one before ended, at a rung, and no step is done twice.
         let sessions = run.sessions();

@@ -57,6 +57,7 @@ static FILTERS: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
         (r"(?m)^(  tokens/s +)[\d,]+( +)[\d,]+$", "${1}[rate]${2}[rate]"),
         // The machine, and the program.
         (r"\bcpu: [^,\n]+, \d+ threads?", "cpu: [processor], [threads]"),
+        (r"(?m)^(ranks +\d.*); [^;\n]+$", "${1}; [processor]"),
         (r"the speed of .* or of its links", "the speed of [processor] or of its links"),
         (r"\b\d+ threads?\b", "[threads]"),
         (r"\b\d+ cores?\b", "[cores]"),

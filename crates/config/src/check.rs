@@ -7,7 +7,7 @@ use serde_json::{Map, Number, Value, json};
 use crate::foreign_keys;
 use crate::mistakes::Mistakes;
 use crate::presets;
-use crate::shape::{Bounds, KeyShape, Keys, Shape, join, parse_slot, root, texts, variants};
+use crate::shape::{Bounds, KeyShape, Keys, Shape, join, key_shapes, parse_slot, root, texts, variants};
 use runner_spec::diagnostic::{Diagnostic, list, nearest, short};
 use runner_spec::format::counted;
 use runner_yaml::source::{Place, Source};
@@ -136,7 +136,11 @@ impl Checker<'_> {
                     format!("write `model: {{preset: {text}}}`")
                 }
                 _ if names.is_empty() => "write `{}`".to_owned(),
-                _ => format!("its keys are {}", list(&names, "and")),
+                other => {
+                    let meant = if let Yaml::Scalar { text, .. } = other { meant_form(keys, path, text) } else { None };
+                    let meant = meant.map_or_else(String::new, |form| format!("write `{form}`; "));
+                    format!("{meant}its keys are {}", list(&names, "and"))
+                }
             };
             let wanted = match keys.short() {
                 _ if keys.is_each() => "a number or a mapping of keys to values",
@@ -393,6 +397,30 @@ impl Checker<'_> {
 /// A description, which may be broken into lines.
 pub fn one_line(text: &str) -> String {
     text.replace('\n', " ")
+}
+
+/// The mapping that `text` probably stands for as the value of the section `path`, whose keys are `keys`: a number is that of the section's unit,
+/// and a word a choice in it.
+fn meant_form(keys: Keys, path: &str, text: &str) -> Option<String> {
+    /// What a number alone stands for, in the sections that have it.
+    const UNITS: [&str; 3] = ["sequences", "steps", "every"];
+    let last = path.rsplit('.').next().unwrap_or(path);
+    if path == "data" && !text.is_empty() {
+        return Some(format!("data: {{train: {{text: {{files: [{}]}}}}}}", short(text)));
+    }
+    if scalar::number(text).is_some() {
+        let unit = UNITS.into_iter().find(|unit| keys.get(unit).is_some())?;
+        return Some(format!("{last}: {{{unit}: {text}}}"));
+    }
+    let section =
+        KeyShape { shape: Shape::Keys(keys), nullable: false, has_default: false, short: None, description: "" };
+    let forms = key_shapes(section).into_iter().filter_map(|(key, slot)| match slot.shape {
+        Shape::Words(words) if texts(words).contains(&text) => Some((key, text.to_owned())),
+        _ if key.rsplit('.').next() == Some(text) => Some((key, example(slot))),
+        _ => None,
+    });
+    let (key, value) = forms.min_by_key(|(key, _)| key.matches('.').count())?;
+    Some(key.rsplit('.').fold(value, |inner, key| format!("{{{key}: {inner}}}"))).map(|form| format!("{last}: {form}"))
 }
 
 /// An example of what follows the name of a choice.

@@ -106,9 +106,9 @@ pub fn sets_key(name: &str, value: &str) -> bool {
 
 /// The correct name of a variable that has `_` where `__` separates keys: `RUNNER_TRAIN__STEPS` for `RUNNER_TRAIN_STEPS`. The
 /// last key alone is enough after its section: `RUNNER_OPTIMIZER__ADAMW__LR` for `RUNNER_OPTIMIZER_LR`.
-fn variable_meant(keys: &[String], homes: &HashMap<&'static str, Vec<String>>) -> Option<String> {
+fn variable_meant(keys: &[String], homes: &HashMap<String, Vec<String>>) -> Option<String> {
     let [given] = keys else { return None };
-    let paths = || homes.iter().flat_map(|(key, homes)| homes.iter().map(move |home| (home, *key)));
+    let paths = || homes.iter().flat_map(|(key, homes)| homes.iter().map(move |home| (home, key.as_str())));
     let is_whole = |(home, key): &(&String, &str)| join(home, key).replace('.', "_") == *given;
     let is_last = |(home, key): &(&String, &str)| {
         let section = home.split('.').next().unwrap_or(home);
@@ -140,7 +140,8 @@ fn parse_layer(source: Source, keys: &[String], given: usize, mistakes: &mut Mis
     let (message, help) = if source.skip == source.text.len() && !source.text.ends_with('=') {
         let (key, value) = source.text.split_once(':').unwrap_or((&source.text, "VALUE"));
         let (key, value) = (short(key.trim()), short(value.trim()));
-        let help = format!("write `--set {key}={value}`; the sections are {}", list(&sections(), "and"));
+        let settable: Vec<&str> = sections().into_iter().filter(|section| *section != EXTENDS).collect();
+        let help = format!("write `--set {key}={value}`; the sections are {}", list(&settable, "and"));
         (format!("`{}` has no value", short(&source.text)), help)
     } else if keys[0] == EXTENDS {
         let help = "name a second file: `runner apply exp.yaml other.yaml`, or the file of a key: `--set-file model=small.yaml`";

@@ -215,32 +215,34 @@ fn grouped(limit: f64) -> String {
     }
 }
 
-/// Each key of a file of the shape `root`, and the sections that have it.
-pub fn sections_by_key(root: KeyShape) -> HashMap<&'static str, Vec<String>> {
-    fn visit(slot: KeyShape, path: &str, out: &mut HashMap<&'static str, Vec<String>>) {
-        match slot.shape {
+/// The path of each key and each choice of a file of the shape `root`, with its shape.
+pub fn key_shapes(root: KeyShape) -> Vec<(String, KeyShape)> {
+    fn visit(slot: KeyShape, path: &str, out: &mut Vec<(String, KeyShape)>) {
+        let inner = match slot.shape {
             // Such keys are seldom meant: a value alone gives all of them.
-            Shape::Keys(keys) if keys.is_each() => {}
-            Shape::Keys(keys) => {
-                for name in keys.names() {
-                    if !path.is_empty() {
-                        out.entry(name).or_default().push(path.to_owned());
-                    }
-                    if let Some(inner) = keys.get(name) {
-                        visit(inner, &join(path, name), out);
-                    }
-                }
-            }
-            Shape::Variants(of) => {
-                for (name, inner) in variants(of) {
-                    out.entry(name).or_default().push(path.to_owned());
-                    visit(inner, &join(path, name), out);
-                }
-            }
-            _ => {}
+            Shape::Keys(keys) if keys.is_each() => Vec::new(),
+            Shape::Keys(keys) => keys.names().into_iter().filter_map(|name| Some((name, keys.get(name)?))).collect(),
+            Shape::Variants(of) => variants(of),
+            _ => Vec::new(),
+        };
+        for (name, slot) in inner {
+            let path = join(path, name);
+            out.push((path.clone(), slot));
+            visit(slot, &path, out);
         }
     }
-    let mut out = HashMap::new();
+    let mut out = Vec::new();
     visit(root, "", &mut out);
+    out
+}
+
+/// Each key of a file of the shape `root`, and the sections that have it.
+pub fn sections_by_key(root: KeyShape) -> HashMap<String, Vec<String>> {
+    let mut out: HashMap<String, Vec<String>> = HashMap::new();
+    for (path, _) in key_shapes(root) {
+        if let Some((section, key)) = path.rsplit_once('.') {
+            out.entry(key.to_owned()).or_default().push(section.to_owned());
+        }
+    }
     out
 }

@@ -1,8 +1,10 @@
 //! The plan of a sweep as text: its points, their cost, and the predicted time.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use crate::table::{Align, Column, RowTable};
+use runner_compare::run_names::shortest_name;
 use runner_spec::format::{bytes, count, counted, printable, seconds};
 use runner_spec::measure::Measure;
 use runner_sweep::record::SweepRecord;
@@ -41,28 +43,38 @@ impl SweepPreview {
     }
 }
 
-/// The names of what varies, safe to show.
-pub(crate) fn value_names(record: &SweepRecord) -> Vec<String> {
-    names_of(record.points.iter().map(|point| &point.values)).into_iter().map(printable).collect()
+/// Heads of columns that are not what varies.
+const OTHER_HEADS: [&str; 8] = ["point", "steps", "tokens", "parameters", "memory", "status", "time", "run"];
+
+/// What varies, and the shortest heads of its columns that tell them apart, safe to show.
+pub(crate) fn value_columns<'v>(values: impl IntoIterator<Item = &'v PointValues>) -> Vec<(String, String)> {
+    let names = names_of(values);
+    let all: BTreeSet<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    let head = |name: &str| printable(&shortest_name(name, &all, &OTHER_HEADS));
+    names.into_iter().map(|name| (name.to_owned(), head(name))).collect()
 }
 
-/// Adds the columns of what varies, which have these `names`, to `table`.
-pub(crate) fn add_values<'a, R>(table: &mut RowTable<'a, R>, names: &'a [String], values: impl Fn(&R) -> &PointValues) {
-    for name in names {
+/// Adds the columns of what varies, with their heads, to `table`.
+pub(crate) fn add_values<'a, R>(
+    table: &mut RowTable<'a, R>,
+    columns: &'a [(String, String)],
+    values: impl Fn(&R) -> &PointValues,
+) {
+    for (name, head) in columns {
         let text = |(_, value): &(_, _)| printable(&value_text(value)).replace('\n', " ");
-        let cell =
-            |row: &R| values(row).iter().find(|(own, _)| printable(own) == *name).map_or_else(|| "-".to_owned(), text);
-        table.add(Column::new(name, Align::Right, 8).shortened_to(8), cell);
+        let cell = |row: &R| values(row).iter().find(|(own, _)| own == name).map_or_else(|| "-".to_owned(), text);
+        table.add(Column::new(head, Align::Right, 8).shortened_to(8), cell);
     }
 }
 
 fn points_text(record: &SweepRecord, shows_all: bool, width: Option<usize>) -> String {
-    let (names, all) = (value_names(record), record.points.len());
+    let all = record.points.len();
+    let columns = value_columns(record.points.iter().map(|point| &point.values));
     let shown = if shows_all { all } else { MAX_SHOWN_POINTS.min(all) };
     let mut table = RowTable::new(&record.points[..shown]);
     let right = |head, importance| Column::new(head, Align::Right, importance);
     table.add(right("point", u8::MAX), |point| point.index.to_string());
-    add_values(&mut table, &names, |point| &point.values);
+    add_values(&mut table, &columns, |point| &point.values);
     table.add(right("steps", 4), |point| count(point.steps));
     if shows_costs(record) {
         table.add(right("tokens", 4), |point| count(point.tokens() as u64));

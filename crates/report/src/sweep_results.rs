@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::ladder::{describe_outcome, paragraphs_text};
-use crate::sweep_preview::{add_values, value_names};
+use crate::sweep_preview::{add_values, value_columns};
 use crate::table::{Align, Column, RowTable};
 use runner_spec::format::{count, loss, percent, printable, rate, seconds, step_share};
 use runner_spec::measure::Measure;
@@ -12,7 +12,7 @@ use runner_sweep::record::SweepRecord;
 use runner_sweep::summary::SweepSummary;
 use runner_sweep::verdict::words::{number_text, p_value_text};
 use runner_sweep::verdict::{Conclusion, SettingResult, SweepVerdict};
-use runner_sweep::{Goal, MilestoneUnit, Objective, PointStatus, ResultsRow, names_of};
+use runner_sweep::{Goal, MilestoneUnit, Objective, PointStatus, ResultsRow};
 
 /// The results of a sweep, and what commands about its runs need.
 #[derive(Debug, Clone, Copy)]
@@ -26,13 +26,14 @@ pub struct SweepResultsText<'a> {
 impl SweepResultsText<'_> {
     /// The rows of the summary, in their order, at most `width` characters wide, if it is given.
     pub fn table(&self, width: Option<usize>) -> String {
-        let (names, label) = (value_names(self.record), self.record.objective.label());
+        let columns = value_columns(self.record.points.iter().map(|point| &point.values));
+        let label = self.record.objective.label();
         let (rows, metric) = (&self.summary.results.rows, &self.record.objective.metric);
         let dash = || "-".to_owned();
         let right = |head, importance| Column::new(head, Align::Right, importance);
         let mut table = RowTable::new(rows);
         table.add(right("point", u8::MAX), |row| row.point.to_string());
-        add_values(&mut table, &names, |row| &row.values);
+        add_values(&mut table, &columns, |row| &row.values);
         table.add(right(&label, 9), |row| row.objective.map_or_else(dash, |value| metric.text(value)));
         // Bits per byte and the speed stand beside the objective unless they are the objective themselves.
         if *metric != Measure::BITS_PER_BYTE && rows.iter().any(|row| row.evaluated.bits_per_byte().is_some()) {
@@ -185,8 +186,7 @@ pub(crate) fn settings_table(verdict: &SweepVerdict, objective: &Objective, widt
     if !verdict.has_seeds() || matches!(verdict.conclusion, Conclusion::Rungs { .. } | Conclusion::OneSetting) {
         return String::new();
     }
-    let names: Vec<String> =
-        names_of(verdict.settings.iter().map(|setting| &setting.values)).into_iter().map(printable).collect();
+    let columns = value_columns(verdict.settings.iter().map(|setting| &setting.values));
     let mean = format!("mean {}", objective.label());
     let dash = || "-".to_owned();
     let sd = |setting: &SettingResult| setting.sample.and_then(|sample| sample.sd);
@@ -197,7 +197,7 @@ pub(crate) fn settings_table(verdict: &SweepVerdict, objective: &Objective, widt
     };
     let right = |head, importance| Column::new(head, Align::Right, importance);
     let mut table = RowTable::new(&verdict.settings);
-    add_values(&mut table, &names, |setting| &setting.values);
+    add_values(&mut table, &columns, |setting| &setting.values);
     table.add(right(&mean, 9), |setting| {
         setting.sample.map_or_else(dash, |sample| number_text(sample.mean, sample.sd.unwrap_or(0.0)))
     });

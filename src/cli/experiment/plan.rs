@@ -28,13 +28,14 @@ use runner_spec::format::{count, counted, seconds};
 use runner_spec::plan::Plan;
 use runner_spec::program::Device;
 
-/// Show the plan of an experiment: parameters, memory, FLOPs, steps, data, the predicted time, and the program.
+/// Show the plan of an experiment: whether it fits, the predicted time and cost, steps, parameters, ranks, memory, FLOPs and data.
 ///
 /// If it does not fit in memory, the first line says so, and the exit code is 1. The data is prepared and cached first, because the plan
 /// depends on its size; `--rows` gives the size instead. If the training data or its tokenizer is missing, or on a hub that cannot be
 /// reached, the plan assumes a size and warns. Nothing is trained. `--cluster` plans for machines other than this one. Instead of a file
 /// you can name a run, which is then planned again.
 #[derive(Debug, Clone, Default, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command")]
 pub(crate) struct PlanArgs {
     #[command(flatten)]
     pub experiment: ExperimentArgs,
@@ -56,9 +57,12 @@ pub(crate) struct PlanArgs {
     /// Print the plan as JSON, in the format of `plan.json` in a run directory.
     #[arg(long)]
     pub json: bool,
-    /// Show every instruction of the program, and every line of the memory table.
+    /// Show the instructions of a step, folded where they repeat.
     #[arg(long, conflicts_with = "json")]
-    pub program: bool,
+    pub instructions: bool,
+    /// Show every line of the memory table.
+    #[arg(long, conflicts_with = "json")]
+    pub memory: bool,
     /// Draw the learning rate over the steps, and what stages change.
     #[arg(long, conflicts_with = "json")]
     pub plot: bool,
@@ -239,8 +243,16 @@ fn print_plan(plan: &Plan, args: &PlanArgs) -> Result<Exit> {
         refuse!("--rank must be 0 to {}, the last rank of the plan, got {rank}", plan.ranks.len().saturating_sub(1));
     }
     let done = print_result(args.json, plan, || {
-        let page =
-            render(plan, &RenderOptions { full: args.program, rank: args.rank, price: args.price, plot: args.plot });
+        let page = render(
+            plan,
+            &RenderOptions {
+                instructions: args.instructions,
+                memory: args.memory,
+                rank: args.rank,
+                price: args.price,
+                plot: args.plot,
+            },
+        );
         match page.split_once('\n') {
             Some((shortage, rest)) if plan.shortage.is_some() => {
                 format!("{}\n{rest}", console::style(shortage).red().bold())

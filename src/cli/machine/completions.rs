@@ -2,20 +2,48 @@
 //! program for candidates. So they match its version and the current folder of runs.
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use clap::CommandFactory;
-use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
+use clap::Command;
+use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter};
 use clap_complete::env::CompleteEnv;
 
 use crate::cli::common::RUNS;
+use runner_config::shape::{Shape, key_shapes, root};
 use runner_record::catalog;
 use runner_record::files::file_name;
 use runner_sweep::sweep_dir;
+use serde_json::Value;
 
 /// Prints the script of a shell or answers it, and ends this process, if the variable `COMPLETE` asks for that.
-pub(crate) fn answer_shell<C: CommandFactory>() {
-    CompleteEnv::with_factory(C::command).complete();
+pub(crate) fn answer_shell(program: fn() -> Command) {
+    CompleteEnv::with_factory(program).complete();
+}
+
+/// Completes the keys of experiments, and the words that are their values: `optimizer.adamw.lr=`, `precision=bf16`.
+pub(crate) fn settings_completer() -> ArgValueCompleter {
+    ArgValueCompleter::new(|current: &OsStr| {
+        let settings = key_shapes(root()).into_iter().flat_map(|(key, shape)| {
+            let help = shape.description.split_inclusive(". ").next().unwrap_or_default().trim().to_owned();
+            let values = match shape.shape {
+                Shape::Words(words) => words.iter().filter_map(Value::as_str).collect(),
+                _ => vec![""],
+            };
+            let setting = move |value: &str| format!("{key}={value}");
+            values
+                .into_iter()
+                .map(setting)
+                .map(move |text| CompletionCandidate::new(text).help(Some(help.clone().into())))
+        });
+        matching(settings, current)
+    })
+}
+
+/// Completes files of experiments and sweeps, and the folders that may have some.
+pub(crate) fn experiments_completer() -> ArgValueCompleter {
+    let is_experiment =
+        |path: &Path| path.extension().is_some_and(|end| ["yaml", "yml", "j2"].iter().any(|own| end == *own));
+    ArgValueCompleter::new(PathCompleter::any().filter(move |path| path.is_dir() || is_experiment(path)))
 }
 
 /// Completes the ids of runs, with their status.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use crate::cli::common::{RunsFolderArgs, TemplateArgs, ThreadArgs, default_load_options, host_without_runs};
+use crate::cli::machine::completions::settings_completer;
 use crate::cli::terminal::exit::{CommandError, Context as _, Exit, Result, refuse};
 use crate::cli::terminal::output::print_result;
 use crate::cli::terminal::screen_observer::PreparationObserver;
@@ -42,7 +43,7 @@ pub(crate) struct DiffArgs {
     /// The other experiment file or run.
     pub b: PathBuf,
     /// Override a key of the experiment files among A and B, such as `train.steps=10`; may be given several times.
-    #[arg(long, value_name = "KEY.PATH=VALUE")]
+    #[arg(long, value_name = "KEY.PATH=VALUE", add = settings_completer())]
     pub set: Vec<String>,
     #[command(flatten)]
     pub template: TemplateArgs,

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use crate::cli::args::job::JobArgs;
 use crate::cli::args::training::TrainingArgs;
 use crate::cli::common::{ExperimentArgs, JobThreadArgs, RunsFolderArgs, SetFileArgs, ThreadArgs};
-use crate::cli::machine::completions::{runs_completer, sweeps_completer};
+use crate::cli::machine::completions::{runs_completer, settings_completer, sweeps_completer};
 use runner_config::LayerFile;
 use runner_sweep::ladder::LadderTarget;
 
@@ -44,7 +44,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub root: RunsFolderArgs,
     /// Override a key of every point's experiment, such as `train.steps=10`; may be given several times.
-    #[arg(long, value_name = "KEY.PATH=VALUE")]
+    #[arg(long, value_name = "KEY.PATH=VALUE", add = settings_completer())]
     pub set: Vec<String>,
     #[command(flatten)]
     pub set_file: SetFileArgs,

@@ -8,7 +8,7 @@ use runner_workflows::fork::{ForkRequest, ForkStart, fork};
 use runner_workflows::session::SessionOptions;
 
 use crate::cli::args::training::{NEW_HINT, TrainingArgs};
-use crate::cli::machine::completions::runs_completer;
+use crate::cli::machine::completions::{runs_completer, settings_completer};
 use crate::cli::terminal::exit::{Exit, Result};
 use crate::cli::terminal::interrupt::Interrupt;
 
@@ -19,7 +19,7 @@ pub(crate) struct ForkArgs {
     pub run: String,
     /// Change a key of its settings, such as `optimizer.adamw.lr=1e-4`; may be given several times. Paths in values are relative
     /// to the current folder.
-    #[arg(long, value_name = "KEY.PATH=VALUE")]
+    #[arg(long, value_name = "KEY.PATH=VALUE", add = settings_completer())]
     pub set: Vec<String>,
     /// Where the new run starts: from scratch (`start`), or with the weights and the optimizer's state of the checkpoint `latest`, `best`
     /// or after STEP. Required if the run has a checkpoint.

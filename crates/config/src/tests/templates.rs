@@ -66,7 +66,7 @@ fn an_undefined_variable_is_named() {
       = rendered:
     1 | 1
       | ^
-      = help: its keys are `batch`, `checkpoint`, `data`, `device`, `eval`, `log`, `master_weights`, `model`, `name`, `optimizer`, `parallel`, `precision`, `schedule`, `seed`, `seeds`, `train` and `version`
+      = help: its keys are `batch`, `checkpoint`, `data`, `device`, `eval`, `extends`, `log`, `master_weights`, `model`, `name`, `optimizer`, `parallel`, `precision`, `schedule`, `seed`, `seeds`, `train` and `version`
 
     1 mistake; nothing was started
     "#);

@@ -12,11 +12,24 @@ use runner_spec::program::Device;
 /// The basis of a forecast that may be wrong.
 const DISTURBED: &str = "from what runner calibrate --force measured on a busy machine, so it may be wrong; calibrate again while the machine is idle";
 
-/// Step time and rates, where they are known; with `price` per device-hour, the cost.
-pub(super) fn forecast_lines(plan: &Plan, price: Option<f64>, page: &mut Page) {
+/// The predicted time of the run, where it is known, and its cost with `price` per device-hour.
+pub(super) fn time_lines(plan: &Plan, price: Option<f64>, page: &mut Page) {
     match &plan.forecast {
         Some(forecast) => prediction_lines(plan, forecast, price, page),
-        None => page.line("forecast", reason_for_no_forecast(plan)),
+        None => page.line("time", reason_for_no_forecast(plan)),
+    }
+}
+
+/// The predicted time of each stage, and the timeline of a pipeline.
+pub(super) fn stage_lines(plan: &Plan, page: &mut Page) {
+    if let Some(f) = plan.forecast.as_ref().filter(|_| plan.ranks.len() > 1) {
+        page.blank();
+        page.line("a step", format!("{:<10}{:>12}{:>10}{:>16}", "", "computes", "bubble", "communication"));
+        for s in &f.stages {
+            let (name, bubble) = (format!("stage {}", s.stage), percent(s.bubble));
+            let (computes, communication) = (seconds(s.compute_seconds), seconds(s.communication_seconds));
+            page.more(format!("{name:<10}{computes:>12}{bubble:>10}{communication:>16}"));
+        }
     }
     if plan.mesh.stages < 2 {
         return;
@@ -32,10 +45,10 @@ pub(super) fn forecast_lines(plan: &Plan, price: Option<f64>, page: &mut Page) {
 
 fn reason_for_no_forecast(plan: &Plan) -> String {
     let Some(rank) = plan.ranks.first().filter(|r| r.device != Device::Cpu) else {
-        return "none: run `runner calibrate` to predict times on this machine".to_owned();
+        return "unknown: run `runner calibrate` to predict times on this machine".to_owned();
     };
     let (name, precision) = (&rank.hardware.name, choice_name(&rank.program.precision));
-    format!("none: the speed of {name} in {precision} is unknown; give device.peak_flops.{precision} and links")
+    format!("unknown: the speed of {name} in {precision} is unknown; give device.peak_flops.{precision} and links")
 }
 
 fn prediction_lines(plan: &Plan, f: &Forecast, price: Option<f64>, page: &mut Page) {
@@ -45,7 +58,10 @@ fn prediction_lines(plan: &Plan, f: &Forecast, price: Option<f64>, page: &mut Pa
     let each = if f.devices > 1 { format!(", {each} per device") } else { String::new() };
     let (time, speed) = (seconds(f.step_seconds), rounded(f.tokens_per_second));
     let last = plan.ranks.first().map_or_else(String::new, |rank| last_stage(&rank.program));
-    page.line("forecast", format!("{time} a step, {speed} tokens/s{each}{mfu}{last}"));
+    page.line(
+        "time",
+        format!("{} without evaluations: {time} a step, {speed} tokens/s{each}{mfu}{last}", seconds(f.run_seconds)),
+    );
     page.more(match f.basis {
         ForecastBasis::Measured => "from what runner calibrate measured",
         ForecastBasis::Disturbed => DISTURBED,
@@ -65,18 +81,5 @@ fn prediction_lines(plan: &Plan, f: &Forecast, price: Option<f64>, page: &mut Pa
     };
     let cost = price
         .map_or_else(String::new, |p| format!(": {:.2} at {} per device-hour", p * f.device_hours, three_decimals(p)));
-    page.more(format!(
-        "{} in {} without evaluations, {hours} on {}{cost}",
-        counted(plan.totals.steps, "step"),
-        seconds(f.run_seconds),
-        counted(f.devices as u64, "device")
-    ));
-    if plan.ranks.len() > 1 {
-        page.more(format!("{:<10}{:>12}{:>10}{:>16}", "", "computes", "bubble", "communication"));
-        for s in &f.stages {
-            let (name, bubble) = (format!("stage {}", s.stage), percent(s.bubble));
-            let (computes, communication) = (seconds(s.compute_seconds), seconds(s.communication_seconds));
-            page.more(format!("{name:<10}{computes:>12}{bubble:>10}{communication:>16}"));
-        }
-    }
+    page.line("cost", format!("{hours} on {}{cost}", counted(f.devices as u64, "device")));
 }

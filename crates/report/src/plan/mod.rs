@@ -9,20 +9,22 @@ mod stages;
 #[cfg(test)]
 mod tests;
 
-use runner_plan::quantity::three_decimals;
+use runner_plan::quantity::{bytes, three_decimals};
 pub use search::render_search;
 
 use page::Page;
 use runner_spec::data::ASSUMED_HASH;
-use runner_spec::format::{count, counted, rate};
-use runner_spec::plan::{Pace, Plan};
+use runner_spec::format::{choice_name, count, counted, rate};
+use runner_spec::plan::{Pace, Plan, RankPlan};
 use runner_spec::program::{DataPosition, EarlierStage, Program};
 
 /// Settings for the text of a plan.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct RenderOptions {
-    /// Shows the memory table line by line, and every instruction.
-    pub full: bool,
+    /// Shows the instructions of each stage, folded where they repeat.
+    pub instructions: bool,
+    /// Shows the memory table line by line.
+    pub memory: bool,
     /// Shows one rank in full, instead of one block per stage.
     pub rank: Option<usize>,
     /// The price of a device-hour.
@@ -31,7 +33,8 @@ pub struct RenderOptions {
     pub plot: bool,
 }
 
-/// The plan as text. By default it fits on one screen: the program is folded. The first line of a plan that does not fit says so.
+/// The plan as text: first whether it fits, how long it takes and what it costs, then the details. The first line of a plan that does not fit
+/// says so.
 pub fn render(plan: &Plan, options: &RenderOptions) -> String {
     let mut page = Page::default();
     if let Some(shortage) = &plan.shortage {
@@ -44,14 +47,16 @@ pub fn render(plan: &Plan, options: &RenderOptions) -> String {
         _ => plan.hash.get(..8).unwrap_or(&plan.hash),
     };
     page.line("plan", format!("{}  {hash}", plan.experiment_name));
+    summary_lines(plan, options.price, &mut page);
+    page.blank();
     run_lines(plan, &mut page);
     let shown_rank = options.rank.or((plan.ranks.len() == 1).then_some(0)).and_then(|rank| plan.ranks.get(rank));
     match shown_rank {
         Some(rank) => {
             page.blank();
-            rank::rank_lines(rank, options.full, &mut page);
+            rank::rank_lines(rank, options, &mut page);
         }
-        None => stages::stage_lines(plan, options.full, &mut page),
+        None => stages::stage_lines(plan, options, &mut page),
     }
     if let Some(program) = plan.ranks.first().map(|rank| &rank.program).filter(|_| options.plot) {
         for (name, lines) in plot::drawings(program) {
@@ -61,8 +66,7 @@ pub fn render(plan: &Plan, options: &RenderOptions) -> String {
             }
         }
     }
-    page.blank();
-    forecast::forecast_lines(plan, options.price, &mut page);
+    forecast::stage_lines(plan, &mut page);
     if !(plan.notes.is_empty() && plan.warnings.is_empty()) {
         page.blank();
     }
@@ -98,21 +102,58 @@ fn describe_stage(stage: &EarlierStage, program: &Program, pace: &Pace) -> Strin
     )
 }
 
-fn run_lines(plan: &Plan, page: &mut Page) {
+/// The answers to what a person asks first: does it fit, how long does it take, and what is trained on what?
+fn summary_lines(plan: &Plan, price: Option<f64>, page: &mut Page) {
     let t = &plan.totals;
+    page.line(if plan.shortage.is_some() { "does not fit" } else { "fits" }, fit_line(plan));
+    forecast::time_lines(plan, price, page);
     let padding = if t.has_padding { " with padding" } else { "" };
     let (steps, tokens, epochs) = (count(t.steps), count(t.tokens), three_decimals(t.epochs));
     page.line("steps", format!("{steps}, {tokens} tokens{padding}, {epochs} epochs"));
+    let program = plan.ranks.first().map(|rank| &rank.program);
+    if let Some(DataPosition { step, rows, tokens, epoch, row }) = program.and_then(Program::first_position) {
+        let (step, rows, tokens) = (counted(step, "step"), counted(rows, "row"), count(tokens));
+        page.more(format!(
+            "{step}, {rows} and {tokens} tokens of these totals come from before the fork, which continues at row {} of epoch {}",
+            count(row + 1),
+            count(epoch + 1)
+        ));
+    }
+    if let Some(first) = plan.ranks.first() {
+        let model = &first.program.model;
+        let parameters = count(stages::whole_model(&first.program).total);
+        page.line(
+            "model",
+            format!(
+                "{}, {parameters} parameters, {}",
+                choice_name(&model.family),
+                choice_name(&first.program.precision)
+            ),
+        );
+        page.line("ranks", stages::layout_line(plan, first));
+    }
+}
+
+/// The memory of the rank that needs the largest part of its device's.
+fn fit_line(plan: &Plan) -> String {
+    let part = |rank: &&RankPlan| {
+        let limit = rank.hardware.memory_bytes.unwrap_or(u64::MAX) as f64;
+        rank.memory.total() as f64 / limit
+    };
+    let Some(rank) = plan.ranks.iter().rev().max_by(|a, b| part(a).total_cmp(&part(b))) else { return String::new() };
+    let on = if plan.ranks.len() > 1 { format!(" on rank {}", rank.rank) } else { String::new() };
+    let limit = match rank.hardware.memory_bytes {
+        Some(limit) => format!(" of {}", bytes(limit)),
+        None => ", but the memory of the device is unknown".to_owned(),
+    };
+    format!("{}{limit}{on} (estimate)", bytes(rank.memory.total()))
+}
+
+fn run_lines(plan: &Plan, page: &mut Page) {
+    let t = &plan.totals;
+    let padding = if t.has_padding { " with padding" } else { "" };
     if let Some(program) = plan.ranks.first().map(|r| &r.program) {
         let b = &program.batch;
-        if let Some(DataPosition { step, rows, tokens, epoch, row }) = program.first_position() {
-            let (step, rows, tokens) = (counted(step, "step"), counted(rows, "row"), count(tokens));
-            page.more(format!(
-                "{step}, {rows} and {tokens} tokens of these totals come from before the fork, which continues at row {} of epoch {}",
-                count(row + 1),
-                count(epoch + 1)
-            ));
-        }
         let last = match b.slice.1 % b.micro_batch {
             0 => String::new(),
             rest => format!(" (the last of {rest})"),

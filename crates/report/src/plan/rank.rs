@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
+use super::RenderOptions;
 use super::page::Page;
 use runner_plan::quantity::{bytes, si};
 use runner_spec::experiment::Recompute;
@@ -15,8 +16,8 @@ use runner_spec::program::text::fold;
 use runner_spec::program::{Instruction, Program};
 use runner_spec::schedule::LrSchedule;
 
-/// All lines of one rank; with `full`, the memory line by line and every instruction.
-pub(super) fn rank_lines(rank: &RankPlan, full: bool, page: &mut Page) {
+/// All lines of one rank.
+pub(super) fn rank_lines(rank: &RankPlan, options: &RenderOptions, page: &mut Page) {
     let hardware = &rank.hardware;
     let threads = counted(hardware.threads as u64, "thread");
     let memory =
@@ -24,9 +25,12 @@ pub(super) fn rank_lines(rank: &RankPlan, full: bool, page: &mut Page) {
     page.line(&format!("rank {}", rank.rank), format!("{}: {}, {threads}, {memory}", rank.device, hardware.name));
     model_lines(&rank.program, page);
     parameter_lines(&rank.params, &rank.program, page);
-    memory_lines(&rank.memory, full, page);
+    memory_lines(&rank.memory, options.memory, page);
     computation_lines(rank, None, page);
-    program_lines(&rank.program, full, page);
+    if options.instructions {
+        program_lines(&rank.program, page);
+    }
+    evaluation_lines(&rank.program, page);
 }
 
 /// FLOPs, precision, optimizer and learning rate: of `rank` alone, or of all ranks of `plan`.
@@ -215,31 +219,24 @@ pub(super) fn last_stage(program: &Program) -> String {
     program.earlier.last().map_or_else(String::new, |stage| format!(", from step {} on", count(stage.until + 1)))
 }
 
-/// The program of a step, folded unless `full`, and what is done beside the steps.
-pub(super) fn program_lines(program: &Program, full: bool, page: &mut Page) {
+/// The program of a step, folded where it repeats.
+pub(super) fn program_lines(program: &Program, page: &mut Page) {
     let instructions = |step: &[Instruction]| format!("{} a step", counted(step.len() as u64, "instruction"));
-    let lines = |step: &[Instruction]| if full { step.iter().map(ToString::to_string).collect() } else { fold(step) };
     let (last, steps) = (last_stage(program), counted(program.steps, "step"));
     page.line("program", format!("{}{last}, {steps}", instructions(&program.step)));
-    for line in lines(&program.step) {
+    for line in fold(&program.step) {
         page.more(format!("  {line}"));
     }
     for stage in program.earlier.iter().filter(|stage| stage.step != program.step) {
         page.more(format!("to step {}: {}", count(stage.until), instructions(&stage.step)));
-        for line in lines(&stage.step) {
+        for line in fold(&stage.step) {
             page.more(format!("  {line}"));
         }
     }
-    if !program.start.is_empty() {
-        let names: Vec<String> = program.start.iter().map(ToString::to_string).collect();
-        page.more(format!("before the first step: {}", names.join(", ")));
-    }
-    if !program.periodic.is_empty() {
-        page.more("then, when due");
-        for periodic in &program.periodic {
-            page.more(format!("  {periodic}"));
-        }
-    }
+}
+
+/// What evaluations measure, and what is done between steps.
+pub(super) fn evaluation_lines(program: &Program, page: &mut Page) {
     let e = &program.eval;
     let mut evaluated = Vec::new();
     if let Some(loss) = e.loss {
@@ -261,6 +258,12 @@ pub(super) fn program_lines(program: &Program, full: bool, page: &mut Page) {
     }
     if !evaluated.is_empty() {
         page.line("evaluation", evaluated.join("; "));
+    }
+    let start: Vec<String> = program.start.iter().map(ToString::to_string).collect();
+    let first = (!start.is_empty()).then(|| format!("{} before the first step", start.join(", ")));
+    let due = first.into_iter().chain(program.periodic.iter().map(ToString::to_string));
+    for (index, line) in due.enumerate() {
+        page.line(if index == 0 { "when due" } else { "" }, line);
     }
 }
 

@@ -1,12 +1,13 @@
 //! Plans of many ranks as text: what the run has in common, then one block per group of equal ranks.
 
+use super::RenderOptions;
 use super::page::Page;
-use super::rank::{computation_lines, model_lines, parameter_lines, program_lines};
+use super::rank::{computation_lines, evaluation_lines, model_lines, parameter_lines, program_lines};
 use runner_plan::forecast::cost::count_chunks;
 use runner_plan::quantity::{bytes, si};
 use runner_spec::experiment::ParallelMode;
 use runner_spec::format::{choice_name, count, counted};
-use runner_spec::plan::{MemoryCategory, MemoryEstimate, Plan, RankPlan};
+use runner_spec::plan::{MemoryCategory, MemoryEstimate, ParamCounts, Plan, RankPlan};
 use runner_spec::precision;
 use runner_spec::program::{BlockRange, Program};
 
@@ -16,8 +17,8 @@ const MAX_STAGES_SHOWN: usize = 4;
 /// The most ranges of ranks that a name lists.
 const MAX_RANGES_SHOWN: usize = 4;
 
-/// The lines of a plan of several ranks; with `full`, every instruction of each stage's program.
-pub(super) fn stage_lines(plan: &Plan, full: bool, page: &mut Page) {
+/// The lines of a plan of several ranks.
+pub(super) fn stage_lines(plan: &Plan, options: &RenderOptions, page: &mut Page) {
     let Some(first) = plan.ranks.first() else { return };
     common_lines(plan, first, page);
     let groups = rank_groups(plan);
@@ -27,18 +28,20 @@ pub(super) fn stage_lines(plan: &Plan, full: bool, page: &mut Page) {
     }
     page.blank();
     memory_table(&groups, page);
-    for (stage, rank) in (0..plan.mesh.stages).map(|s| (s, &plan.ranks[plan.mesh.rank(s, 0)])) {
-        if full || plan.mesh.stages <= MAX_STAGES_SHOWN || stage == 0 || stage + 1 == plan.mesh.stages {
+    let stages = if options.instructions { plan.mesh.stages } else { 0 };
+    for (stage, rank) in (0..stages).map(|s| (s, &plan.ranks[plan.mesh.rank(s, 0)])) {
+        if plan.mesh.stages <= MAX_STAGES_SHOWN || stage == 0 || stage + 1 == plan.mesh.stages {
             page.blank();
             if plan.mesh.stages > 1 {
                 page.line(&format!("stage {stage}"), "");
             }
-            program_lines(&rank.program, full, page);
+            program_lines(&rank.program, page);
         }
     }
-    if plan.mesh.stages > MAX_STAGES_SHOWN && !full {
-        page.more("--program shows the other stages' programs");
+    if stages > MAX_STAGES_SHOWN {
+        page.more("--rank N shows the program of another stage");
     }
+    evaluation_lines(&first.program, page);
 }
 
 /// The state that replicas divide, after the layout.
@@ -46,9 +49,11 @@ fn sharded(program: &Program) -> String {
     if program.shards.is_empty() { String::new() } else { format!(", sharded {}", choice_name(&program.sharded)) }
 }
 
-fn common_lines(plan: &Plan, first: &RankPlan, page: &mut Page) {
+/// The number of ranks, how they divide the work, and on which devices.
+pub(super) fn layout_line(plan: &Plan, first: &RankPlan) -> String {
     let mesh = plan.mesh;
     let shape = match (mesh.mode, mesh.stages, mesh.replicas) {
+        _ if plan.ranks.len() == 1 => first.device.to_string(),
         (ParallelMode::Pipeline, stages, 1) => format!("pipeline of {stages} stages"),
         (ParallelMode::Pipeline, stages, replicas) => {
             format!("{} replicas of a pipeline of {stages} stages{}", count(replicas as u64), sharded(&first.program))
@@ -60,13 +65,26 @@ fn common_lines(plan: &Plan, first: &RankPlan, page: &mut Page) {
     };
     let nodes = plan.ranks.iter().map(|r| r.hardware.node).max().unwrap_or(0) + 1;
     let nodes = if nodes > 1 { format!(", on {} nodes", count(nodes as u64)) } else { String::new() };
-    page.line("ranks", format!("{}: {shape}{nodes}", count(plan.world_size as u64)));
-    if mesh.stages > 1 && mesh.replicas > 1 {
-        page.more(neighbours_line(first));
+    let threads = match first.hardware.threads {
+        1 => String::new(),
+        threads => format!(", {threads} threads each"),
+    };
+    let threads = if plan.ranks.len() == 1 { threads.replace(" each", "") } else { threads };
+    format!("{}: {shape}{nodes}; {}{threads}", count(plan.world_size as u64), first.hardware.name)
+}
+
+/// The parameters of the whole model that `program` trains a part of.
+pub(super) fn whole_model(program: &Program) -> ParamCounts {
+    let whole = BlockRange { start: 0, end: program.model.block_count() };
+    count_chunks(&program.model, &[whole])
+}
+
+fn common_lines(plan: &Plan, first: &RankPlan, page: &mut Page) {
+    if plan.mesh.stages > 1 && plan.mesh.replicas > 1 {
+        page.line("neighbours", neighbours_line(first));
     }
     model_lines(&first.program, page);
-    let whole = BlockRange { start: 0, end: first.program.model.block_count() };
-    parameter_lines(&count_chunks(&first.program.model, &[whole]), &first.program, page);
+    parameter_lines(&whole_model(&first.program), &first.program, page);
     computation_lines(first, Some(plan), page);
 }
 

@@ -52,7 +52,10 @@ fn the_plan_in_full() {
     experiment.optimizer = e::Optimizer::Sgd(Sgd { lr: 5.0, momentum: 0.0 });
     experiment.train.clip_norm = None;
     let plan = compile(&experiment, &data(), &cluster().with_peak_flops(Some(2e11))).expect("plans");
-    insta::assert_snapshot!(render(&plan, &RenderOptions { full: true, ..RenderOptions::default() }));
+    insta::assert_snapshot!(render(
+        &plan,
+        &RenderOptions { instructions: true, memory: true, ..RenderOptions::default() }
+    ));
 }
 
 /// The parameters and rates of each group; who orthogonalizes what.

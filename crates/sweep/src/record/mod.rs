@@ -182,7 +182,7 @@ fn name_settings(settings: &mut [PointSetting]) {
     let varying: BTreeSet<String> = names.iter().filter(differs).cloned().collect();
     let shown = |(name, value): &(String, serde_json::Value)| {
         let is_shown = varying.is_empty() || varying.contains(name);
-        is_shown.then(|| (shortest_name(name, &names, &[]), value.clone()))
+        is_shown.then(|| (shortest_name(name, &names, &["steps"]), value.clone()))
     };
     let named: Vec<String> = settings
         .iter()
