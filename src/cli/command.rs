@@ -12,7 +12,7 @@ use super::training::{apply, fork, rank, reproduce, resume, seal, submit, verify
 use super::{data, runs, sweep};
 use crate::cli::common::apply_process_variables;
 use crate::cli::data::tokenizer;
-use crate::cli::runs::{compare, diff, export_metrics, gc, report};
+use crate::cli::runs::{compare, diff, export_metrics, gc, report, watch};
 use crate::cli::terminal::exit::{CommandError, Exit, Result, render};
 use crate::cli::terminal::help;
 use crate::cli::terminal::interrupt::ignore_signal;
@@ -82,6 +82,7 @@ enum Command {
     Runs(runs::RunsArgs),
     /// Write an HTML page about runs (curves, timelines, memory, samples, settings), or serve it while they train.
     Report(report::ReportArgs),
+    Watch(watch::WatchArgs),
     /// Evaluate a run's checkpoint, or another program's weights: validation loss and multiple choice.
     Eval(eval::EvalArgs),
     /// Continue prompts with a run's checkpoint, or with another program's weights.
@@ -171,6 +172,7 @@ fn execute(command: &Command) -> Result<Exit> {
         Command::Fork(args) => fork::run(args),
         Command::Runs(args) => runs::run(args),
         Command::Report(args) => report::run(args),
+        Command::Watch(args) => watch::run(args),
         Command::Eval(args) => eval::run(args),
         Command::Sample(args) => sample::run(args),
         Command::Export(args) => export::run(args),

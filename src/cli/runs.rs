@@ -9,6 +9,7 @@ pub(crate) mod rm;
 pub(crate) mod run_groups;
 pub(crate) mod selection;
 pub(crate) mod tag;
+pub(crate) mod watch;
 
 use std::path::Path;
 use std::slice;

@@ -83,3 +83,12 @@ fn names_patterns_sweeps_and_expressions_choose_runs() {
     }
     insta::assert_snapshot!(sandbox.screens());
 }
+
+#[test]
+fn runs_are_watched_in_lines_where_there_is_no_terminal() {
+    let sandbox = new_sandbox();
+    sandbox.show(0, "watch mu*");
+    sandbox.show(0, &["watch", "--plain", "--where", "model.layers == 2"]);
+    sandbox.show(2, "watch nothing");
+    insta::assert_snapshot!(sandbox.screens());
+}

@@ -25,6 +25,7 @@ pub mod sweep_results;
 pub mod table;
 mod thin;
 pub mod verdict;
+pub mod watch;
 
 pub use json_event::JsonEvent;
 pub use screen::{OutputMode, Screen, is_reader_gone};

@@ -8,7 +8,7 @@ use clap::Command;
 const GROUPS: [(&str, &[&str]); 7] = [
     ("Write experiments", &["init", "import", "validate", "plan", "render", "schema", "coordinates"]),
     ("Train", &["apply", "sweep", "submit", "resume", "fork"]),
-    ("Look at runs", &["runs", "report", "compare", "diff", "export-metrics"]),
+    ("Look at runs", &["runs", "watch", "report", "compare", "diff", "export-metrics"]),
     ("Use models", &["sample", "eval", "export"]),
     ("Reproduce and prove", &["reproduce", "seal", "verify"]),
     ("Prepare data", &["data", "tokenizer"]),
@@ -16,7 +16,7 @@ const GROUPS: [(&str, &[&str]); 7] = [
 ];
 
 /// Examples of commands.
-const EXAMPLES: [(&str, &str); 10] = [
+const EXAMPLES: [(&str, &str); 11] = [
     (
         "apply",
         "  runner apply exp.yaml\n  runner apply exp.yaml --set train.steps=100 --set optimizer.adamw.lr=3e-3\n  \
@@ -34,6 +34,7 @@ const EXAMPLES: [(&str, &str); 10] = [
         "  runner runs\n  runner runs 'gpt2-*' --where \"optimizer.adamw.lr > 1e-3 and status == 'done'\" --sort val_loss\n  \
          runner runs show RUN",
     ),
+    ("watch", "  runner watch\n  runner watch SWEEP\n  runner watch --status running --plain"),
     ("compare", "  runner compare RUN RUN\n  runner compare SWEEP --sort val_loss"),
     ("report", "  runner report RUN RUN -o report.html\n  runner report SWEEP --serve"),
     ("fork", "  runner fork RUN --from latest --set train.steps=2000\n  runner fork RUN --from start --set seed=2"),

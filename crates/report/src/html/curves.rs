@@ -22,36 +22,36 @@ const MAX_EVALS: usize = 1000;
 
 /// All metrics of a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub(super) struct Curves {
+pub(crate) struct Curves {
     /// The number of recorded steps.
-    pub(super) steps: usize,
-    pub(super) last_step: u64,
-    pub(super) loss: Option<Series>,
-    pub(super) lr: Option<Series>,
-    pub(super) grad_norm: Option<Series>,
-    pub(super) tokens_per_second: Option<Series>,
-    pub(super) mfu: Option<Series>,
-    pub(super) axis: Axis,
-    pub(super) phases: Option<PhaseSeries>,
-    pub(super) medians: Medians,
-    pub(super) evals: Vec<Evaluation>,
-    pub(super) final_loss: Option<f64>,
+    pub(crate) steps: usize,
+    pub(crate) last_step: u64,
+    pub(crate) loss: Option<Series>,
+    pub(crate) lr: Option<Series>,
+    pub(crate) grad_norm: Option<Series>,
+    pub(crate) tokens_per_second: Option<Series>,
+    pub(crate) mfu: Option<Series>,
+    pub(crate) axis: Axis,
+    pub(crate) phases: Option<PhaseSeries>,
+    pub(crate) medians: Medians,
+    pub(crate) evals: Vec<Evaluation>,
+    pub(crate) final_loss: Option<f64>,
     /// The evaluation with the lowest validation loss among those that the run did itself.
-    pub(super) best_eval: Option<Evaluation>,
+    pub(crate) best_eval: Option<Evaluation>,
     /// Tokens of all recorded steps, and the time in them; and of those that the run did itself.
-    pub(super) tokens: u64,
-    pub(super) own_tokens: u64,
-    pub(super) seconds: f64,
-    pub(super) own_seconds: f64,
+    pub(crate) tokens: u64,
+    pub(crate) own_tokens: u64,
+    pub(crate) seconds: f64,
+    pub(crate) own_seconds: f64,
 }
 
 /// Points that convert a step to tokens and seconds. The page interpolates between them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub(super) struct Axis {
-    pub(super) step: Vec<u64>,
-    pub(super) tokens: Vec<u64>,
+pub(crate) struct Axis {
+    pub(crate) step: Vec<u64>,
+    pub(crate) tokens: Vec<u64>,
     /// The time in steps, without evaluations, checkpoints and pauses.
-    pub(super) seconds: Vec<f64>,
+    pub(crate) seconds: Vec<f64>,
 }
 
 /// Reads a time in milliseconds.
@@ -73,23 +73,23 @@ type PhaseTimes<T> = BTreeMap<&'static str, T>;
 
 /// The mean times of the phases in buckets of steps.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub(super) struct PhaseSeries {
+pub(crate) struct PhaseSeries {
     /// The last step of each bucket.
-    pub(super) x: Vec<u64>,
+    pub(crate) x: Vec<u64>,
     /// Steps in a bucket.
-    pub(super) bucket: usize,
+    pub(crate) bucket: usize,
     #[serde(flatten)]
-    pub(super) times: PhaseTimes<Vec<Option<f64>>>,
+    pub(crate) times: PhaseTimes<Vec<Option<f64>>>,
 }
 
 /// Medians over the steps that the run did itself in its newest layout.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub(super) struct Medians {
-    pub(super) step_ms: Option<f64>,
+pub(crate) struct Medians {
+    pub(crate) step_ms: Option<f64>,
     #[serde(flatten)]
-    pub(super) times: PhaseTimes<Option<f64>>,
-    pub(super) tokens_per_second: Option<f64>,
-    pub(super) mfu: Option<f64>,
+    pub(crate) times: PhaseTimes<Option<f64>>,
+    pub(crate) tokens_per_second: Option<f64>,
+    pub(crate) mfu: Option<f64>,
 }
 
 /// Reads the metrics of the run directory `run`; each curve has at most `max_points` points. Medians leave out the steps that another run or a different
@@ -98,7 +98,7 @@ pub(super) struct Medians {
 ///
 /// # Errors
 /// If the file cannot be read.
-pub(super) fn read_curves(
+pub(crate) fn read_curves(
     run: &Path,
     manifest: &Manifest,
     summary: Option<&Summary>,

@@ -86,7 +86,7 @@ pub struct RunData {
     /// The error that ended the run.
     pub(super) error: Option<String>,
     /// Files that could not be read.
-    pub(super) problems: Vec<String>,
+    pub(crate) problems: Vec<String>,
     /// The steps that are planned; those that are done are in `curves`.
     pub(super) steps: u64,
     /// Tokens that the model has seen, and seconds of its training; `None` while the run trains. Each with the part of the run itself.
@@ -101,9 +101,9 @@ pub struct RunData {
     pub(super) peak_rss: Option<u64>,
     /// Its members are `null` if the plan cannot be read.
     #[serde(serialize_with = "serialize_shared")]
-    pub(super) plan: Arc<PlannedRun>,
+    pub(crate) plan: Arc<PlannedRun>,
     pub(super) memory: MemoryTable,
-    pub(super) curves: Curves,
+    pub(crate) curves: Curves,
     pub(super) samples: Samples,
     pub(super) measured_timeline: Option<Gantt>,
     pub(super) checkpoints: Vec<ListedCheckpoint>,
@@ -154,7 +154,7 @@ impl From<&Measure> for PageMeasure {
 
 /// The contents of the plan, which never change.
 #[derive(Debug, Clone, Default, Serialize)]
-pub(super) struct PlannedRun {
+pub(crate) struct PlannedRun {
     parameters: Option<u64>,
     flops_per_step: Option<f64>,
     memory_bytes: Option<u64>,
@@ -178,7 +178,7 @@ type RunKey = ([FileStamp; 8], bool, usize);
 
 /// Reads runs. It keeps what it read of those whose files did not change.
 #[derive(Debug, Default)]
-pub(super) struct RunReader {
+pub(crate) struct RunReader {
     runs: HashMap<PathBuf, (RunKey, RunData)>,
 }
 
@@ -227,7 +227,7 @@ impl RunReader {
     }
 
     /// The run in `path`, with at most `max_points` per curve. Its files are read again if one of them changed.
-    fn read_run(&mut self, path: &Path, max_points: usize) -> RunData {
+    pub(crate) fn read_run(&mut self, path: &Path, max_points: usize) -> RunData {
         let files = [METRICS, SAMPLES, SUMMARY, MANIFEST, PLAN, CHECKPOINTS, RESOLVED, timeline::TIMELINE];
         // Taken before reading, so that a write during the reading changes the stamp.
         let key = (files.map(|name| file_stamp(&path.join(name))), RunLock::is_held(path), max_points);
@@ -288,6 +288,11 @@ fn read_run(path: &Path, max_points: usize) -> RunData {
 }
 
 impl PlannedRun {
+    /// The number of ranks, if the plan can be read.
+    pub(crate) fn ranks(&self) -> Option<usize> {
+        Some(self.plan.as_ref()?.ranks.len())
+    }
+
     fn new(plan: Plan) -> Self {
         let forecast =
             plan.forecast.clone().map(|forecast| Forecast { stages: Vec::new(), spans: Vec::new(), ..forecast });

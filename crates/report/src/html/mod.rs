@@ -14,5 +14,6 @@ mod settings;
 mod sweep;
 
 pub use data::{PageData, ReportRequest, read_page_data};
+pub(crate) use data::{RunData, RunReader};
 pub use page::{PAGE_PREFIX, Page};
 pub use serve::LiveReport;
