@@ -1,5 +1,6 @@
 //! Commands that use a trained model.
 
+pub(crate) mod best_point;
 pub(crate) mod eval;
 pub(crate) mod export;
 pub(crate) mod logits;

@@ -92,3 +92,23 @@ fn runs_are_watched_in_lines_where_there_is_no_terminal() {
     sandbox.show(2, "watch nothing");
     insta::assert_snapshot!(sandbox.screens());
 }
+
+#[test]
+fn a_sweep_stands_for_the_run_of_its_best_point() {
+    let sandbox = new_sandbox();
+    let results = sandbox.json_of("sweep results s --json");
+    let best = results["results"]["rows"][0]["run"].as_str().unwrap().to_owned();
+    let of_sweep = sandbox.run("sample s --prompt 1 --max-tokens 4").expect_code(0);
+    assert!(of_sweep.stderr.contains(&format!(": {best}")), "{}", of_sweep.stderr);
+    assert_eq!(of_sweep.stdout, sandbox.run(&["sample", &best, "--prompt", "1", "--max-tokens", "4"]).stdout);
+    sandbox.expect(0, "export s --to hf model");
+    sandbox.expect(0, "eval s");
+    sandbox.expect(0, "sweep s.yaml --set train.steps=3 --dry-run");
+    sandbox.write(
+        "l.yaml",
+        "sweep: {base: wide.yaml, set: {name: point}, grid: {data.validation.fraction: [0.1, 0.2]}}\n",
+    );
+    sandbox.expect(0, "sweep l.yaml --threads 1 --quiet");
+    sandbox.show(2, "sample l --prompt 1");
+    insta::assert_snapshot!(sandbox.screens());
+}

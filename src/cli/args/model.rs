@@ -9,11 +9,11 @@ use runner_report::Screen;
 use runner_spec::experiment::{DeviceChoice, HubModel, Precision};
 use runner_spec::program::Device;
 use runner_workflows::evaluated_model::EvaluatedModel;
-use runner_workflows::opened_run::open_run;
 
 use crate::cli::args::checkpoint::CheckpointArgs;
 use crate::cli::common::{RunsFolderArgs, ThreadArgs, host_without_runs, word_parser};
-use crate::cli::machine::completions::runs_completer;
+use crate::cli::machine::completions::runs_and_sweeps_completer;
+use crate::cli::models::best_point::open_model_run;
 use crate::cli::models::text_source::{find_tokenizer, parse_hub_name, reword_for_flags};
 use crate::cli::terminal::exit::{Result, refuse};
 use crate::cli::terminal::output::print_to_stderr;
@@ -22,8 +22,8 @@ use crate::cli::terminal::screen_observer::PreparationObserver;
 /// A model that computes something.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct ModelArgs {
-    /// The run: its directory, its id, or a prefix of its id.
-    #[arg(add = runs_completer(), required_unless_present = "weights")]
+    /// The run: its directory, its id, or a prefix of its id; or a sweep, whose best point counts.
+    #[arg(add = runs_and_sweeps_completer(), required_unless_present = "weights")]
     pub run: Option<String>,
     /// Instead of a run: a Hugging Face folder of a GPT-2 or a Llama, a state dict of PyTorch with the model's config.json beside it, or
     /// hub:NAME of a model on the Hugging Face hub.
@@ -62,7 +62,7 @@ impl ModelArgs {
     /// If there is no such run, or there are no such weights; a hub that refuses or cannot be reached.
     pub(crate) fn open(&self, screen: &mut Screen) -> Result<EvaluatedModel> {
         if let Some(run) = &self.run {
-            let run = open_run(&self.root.root(), run)?;
+            let run = open_model_run(&self.root.root(), run)?;
             return EvaluatedModel::of_run(run, self.checkpoint.which(), self.precision);
         }
         let weights = self.weights.as_deref().unwrap_or_default();

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use crate::cli::args::checkpoint::CheckpointArgs;
 use crate::cli::common::{RunsFolderArgs, ThreadArgs, host_without_runs};
+use crate::cli::models::best_point::open_model_run;
 use crate::cli::terminal::exit::{Exit, Result, refuse};
 use crate::cli::terminal::output::{check_replaceable, print_result, print_to_stderr};
 use crate::cli::terminal::screen_observer::PreparationObserver;
@@ -17,12 +18,12 @@ use runner_record::run_dir::CHECKPOINTS;
 use runner_report::Screen;
 use runner_weights::{Dtype, TorchExport, WrittenFiles};
 use runner_workflows::exported_weights::{HfOptions, WeightSink};
-use runner_workflows::opened_run::{OpenedRun, open_run};
+use runner_workflows::opened_run::OpenedRun;
 
 #[derive(Debug, Clone, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub(crate) struct ExportArgs {
-    /// The run: its directory, its id, or a prefix of its id.
+    /// The run: its directory, its id, or a prefix of its id; or a sweep, whose best point counts.
     pub run: String,
     /// The format to write.
     #[arg(long, value_enum)]
@@ -122,7 +123,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<Exit> {
     if let Some(file) = folders.find(|path| path.is_file()) {
         refuse!("{} is a file; name a folder, or a different path", file.display());
     }
-    let opened = open_run(&args.root.root(), &args.run)?;
+    let opened = open_model_run(&args.root.root(), &args.run)?;
     let written = match args.to {
         Target::Safetensors => safetensors(args, &opened)?,
         Target::Hf => hf(args, &opened)?,
